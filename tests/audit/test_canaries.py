@@ -48,13 +48,6 @@ def test_a_reading_is_the_signed_number_of_canaries_that_joined(family, relation
         assert np.ptp(joined) > 0
 
 
-def test_what_the_optimiser_did_is_undone():
-    changed = replace(TRAINING, learning_rate=0.01, expected_batch_size=300.0, weight_decay=0.1)
-    planted = canaries.one_coordinate(SIZES, TRAINING, np.random.default_rng(0))
-    ((here, joined),) = read(planted, changed, steps=1)
-    assert np.abs(here - joined).max() < 0.03
-
-
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("clipping", ["per-layer", "automatic", "adaptive"])
 def test_no_clipping_lets_a_canary_count_more(clipping):
@@ -80,11 +73,6 @@ def test_dense_canaries_fill_nearly_all_coordinates_alike_and_are_orthogonal():
     assert np.allclose(rows @ rows.T, np.eye(len(rows)), atol=1e-5)
     assert ((rows != 0.0).sum(axis=1) == 128).all()
     assert len(np.unique(np.abs(rows).round(6))) == 2
-
-
-def test_large_models_are_scaled_down_in_proportion_and_lose_no_layer():
-    assert canaries.scaled_down([200, 40, 5]) == (200, 40, 5)
-    assert canaries.scaled_down([2_000_000, 1_000_000, 7], most=3_000) == (1999, 999, 1)
 
 
 class Lines(fp.Task):

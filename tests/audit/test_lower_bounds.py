@@ -2,7 +2,6 @@
 
 import functools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +11,7 @@ import fedprivacy as fp
 from fedprivacy.audit import lower_bounds as bounds
 from fedprivacy.audit.lower_bounds import (
     DENSE,
-    F_DP,
     LAYERS,
-    ONE_RUN,
     OPPOSING,
     OWN_RECORD,
     OWN_RECORD_TRAINED,
@@ -51,20 +48,13 @@ def found(training, families=(), seed=1, confidence=SURE, sizes=SIZES):
     return {bound.name: bound.epsilon for bound in stated}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("epsilon", [3, *(pytest.param(epsilon, marks=pytest.mark.soak) for epsilon in (1, 8))])
 def test_the_bound_by_steps_is_near_the_claim(epsilon):
     training = training_of(epsilon)
     found_by_steps = found(training, sizes=(9610,), confidence=0.95)
     assert list(found_by_steps) == [PER_STEP]
     assert LEAST[epsilon] <= found_by_steps[PER_STEP] <= training.epsilon <= epsilon
-
-
-@pytest.mark.exhaustive
-def test_all_attacks_stay_below_a_true_claim(few_steps):
-    training = training_of(3)
-    stated = found(training, (OPPOSING, SPREAD, DENSE))
-    assert list(stated) == [PER_STEP, LAYERS, OPPOSING, SPREAD, DENSE]
-    assert 1.5 < min(stated.values()) <= max(stated.values()) <= training.epsilon
 
 
 @pytest.mark.exhaustive
@@ -90,12 +80,6 @@ def noise_times(monkeypatch, factor):
 
 
 @pytest.mark.exhaustive
-def test_half_of_the_noise_is_shown_by_every_kind_of_canary(monkeypatch, few_steps):
-    noise_times(monkeypatch, 0.5)
-    training = training_of(3)
-    assert all(epsilon > training.epsilon for epsilon in found(training, (OPPOSING, SPREAD, DENSE)).values())
-
-
 def test_no_noise_at_all_is_an_infinite_loss_and_a_record_that_counts_twice_is_shown(monkeypatch, few_steps):
     training, scales = training_of(3), FlatClipping.scales
     with monkeypatch.context() as patch:
@@ -126,16 +110,14 @@ def a_clip_that_gives_way_to_very_long_gradients(patch):
     patch.setattr(FlatClipping, "scales", lambda *given: scales(*given).clamp(1e-2))
 
 
-RARE = pytest.mark.exhaustive
-
-
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("plant", "shown"),
     [
         (no_noise_in_one_small_layer, LAYERS),
-        pytest.param(each_layer_clipped_to_the_whole_norm, SPREAD, marks=RARE),
-        pytest.param(the_largest_coordinate_as_the_norm, DENSE, marks=RARE),
-        pytest.param(a_clip_that_gives_way_to_very_long_gradients, OPPOSING, marks=RARE),
+        (each_layer_clipped_to_the_whole_norm, SPREAD),
+        (the_largest_coordinate_as_the_norm, DENSE),
+        (a_clip_that_gives_way_to_very_long_gradients, OPPOSING),
     ],
 )
 def test_a_bug_is_shown_by_the_canaries_that_are_made_for_it_and_not_by_those_of_one_coordinate(
@@ -173,13 +155,6 @@ def test_a_record_of_the_task_shows_nearly_all_that_is_claimed_and_no_more():
     assert 0.85 * training.epsilon < bound.epsilon <= training.epsilon
 
 
-def test_a_seed_repeats_the_bound_by_a_record_of_the_task(few_steps):
-    torch.manual_seed(1)
-    bound = bounds.own_record(DIGITS, scans(), of_digits(3), seed=1, confidence=SURE)
-    torch.manual_seed(2)
-    assert bounds.own_record(DIGITS, scans(), of_digits(3), seed=1, confidence=SURE) == bound
-
-
 def test_a_record_of_the_task_shows_noise_that_was_halved(monkeypatch, few_steps):
     noise_times(monkeypatch, 0.5)
     assert bounds.own_record(DIGITS, scans(), of_digits(3), seed=1, confidence=SURE).epsilon > 3.0
@@ -199,16 +174,6 @@ def fitted():
         DIGITS.loss(model(scans().inputs), scans().targets).mean().backward()
         optimizer.step()
     return parameters_of(model)
-
-
-@pytest.mark.exhaustive
-def test_at_a_trained_model_the_task_s_own_records_show_something_else(fitted, few_steps):
-    training = of_digits(3)
-    new, trained = bounds.own_records(DIGITS, scans(), training, seed=1, confidence=SURE, trained=fitted)
-    assert (new.name, trained.name) == (OWN_RECORD, OWN_RECORD_TRAINED)
-    assert 0.0 <= trained.epsilon < 0.5 * new.epsilon < new.epsilon <= training.epsilon
-    assert "100% of the clipping norm" in new.assumptions and "at a new model" in new.assumptions
-    assert "100%" not in trained.assumptions and "at the trained model" in trained.assumptions
 
 
 @pytest.mark.exhaustive
@@ -243,17 +208,6 @@ def test_a_model_that_diverged_shows_nothing(fitted, number):
 
 
 # One run
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("relation", [NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.ZERO_OUT])
-def test_guesses_about_one_run_show_something_and_no_more_than_is_claimed(relation):
-    training = training_of(8)
-    training = replace(training, event=replace(training.event, relation=relation))
-    stated = bounds.one_run_bounds((9610,), training, seed=1, confidence=0.95)
-    epsilons = {bound.name: bound.epsilon for bound in stated}
-    assert {bound.relation for bound in stated} == {relation}
-    assert 1.0 < epsilons[ONE_RUN] < epsilons[F_DP] <= training.epsilon
 
 
 @pytest.mark.exhaustive

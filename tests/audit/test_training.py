@@ -43,6 +43,7 @@ def _quick(monkeypatch, tmp_path):
     monkeypatch.setattr(lower_bounds, "MOST_STEPS", 25)
 
 
+@pytest.mark.exhaustive
 def test_a_task_of_ones_own_is_audited_and_nothing_is_written_unless_asked_for(tmp_path, capsys):
     found = fp.audit_training(Coins, **SMALL)
     assert found.passed and [gate.name for gate in found.gates] == ["sampling"]

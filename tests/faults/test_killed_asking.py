@@ -23,7 +23,7 @@ SERVER = [
 """Points that a server reaches when it asks, and how often it has reached them."""
 
 ASKING = ("server.reserved", "server.settled", *ANSWER_POINTS)
-LANES = dict.fromkeys(ASKING, pytest.mark.exhaustive) | {"ledger.before-keep": []}
+LANES = dict.fromkeys(ASKING, pytest.mark.exhaustive)
 """Marks of points; those before and between are as `test_killed_server.py` tries them, and are left to the soak."""
 
 

@@ -54,6 +54,7 @@ def test_a_database_that_crashes_between_two_rounds_loses_nothing_and_the_run_go
     assert [charge.state for charge in replay.charges.values()] == [ChargeState.COMMITTED] * 9
 
 
+@pytest.mark.exhaustive
 def test_a_ledger_that_is_gone_for_good_stops_the_run_with_its_model_and_it_goes_on_later(
     ledger_url, tmp_path, monkeypatch
 ):
@@ -78,6 +79,7 @@ def test_a_ledger_that_is_gone_for_good_stops_the_run_with_its_model_and_it_goes
     verify_ledger(Ledger(ledger_url))
 
 
+@pytest.mark.exhaustive
 def test_a_client_whose_disk_is_full_refuses_before_it_reads_a_record_and_gets_its_charge_back(
     ledger_url, tmp_path, monkeypatch, caplog
 ):

@@ -10,7 +10,7 @@ import pytest
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import LogDamagedError, LogError
 from fedprivacy.guard.log import create
-from tests.guard.account import BUDGET, EVENT, key, sealed_folder
+from tests.guard.account import BUDGET, EVENT, key
 
 
 @pytest.fixture
@@ -80,29 +80,6 @@ def test_a_copy_under_another_name_finds_what_was_sealed_since(file, name):
     guard.seal(key(2), b"second")
     with pytest.raises(LogDamagedError, match="never charged"):
         Guard(copy, BUDGET)
-
-
-def test_two_accounts_in_one_folder_have_nothing_to_do_with_each_other(file):
-    one, other = Guard(file, BUDGET), Guard(file.with_name("other.log"), BUDGET)
-    for guard in (one, other):
-        guard.charge(key(1), EVENT, 1)
-        guard.seal(key(1), b"update")
-    assert len({sealed_folder(file), sealed_folder(file.with_name("other.log"))}) == 2
-    file.unlink()
-    assert Guard(file.with_name("other.log"), BUDGET).sealed_update(key(1)) == b"update"
-    with pytest.raises(LogDamagedError, match=r"it is gone, but .*sealed holds updates"):
-        Guard(file, BUDGET)
-    assert not file.exists()
-
-
-def test_a_file_that_another_account_is_put_into_is_refused(file, tmp_path):
-    """The same inode with the bytes of a new log: without an entry it forgets nothing that it ever held."""
-    guard = Guard(file, BUDGET)
-    assert guard.history() == {}
-    create(tmp_path / "new.log")
-    file.write_bytes((tmp_path / "new.log").read_bytes())
-    with pytest.raises(LogDamagedError):
-        guard.charge(key(1), EVENT, 1)
 
 
 @pytest.mark.parametrize("moved_in", ["another account's", "a new one"])

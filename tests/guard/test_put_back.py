@@ -107,23 +107,6 @@ def test_a_charge_that_was_overtaken_by_slower_ones_still_bears_witness(file, gu
         Guard(file, BUDGET)
 
 
-def test_the_same_names_in_another_course_of_events_are_not_taken_for_what_left(file, guard, monkeypatch):
-    """An old copy is accepted because nothing had left; then a server asks anew for what it had asked for before."""
-    monkeypatch.setattr("fedprivacy.guard.guard.now", lambda: "at the same time")
-    empty = copy_of(file)
-    for round in range(KEPT_UPDATES + 1):
-        guard.charge(key(round), EVENT, 1)
-    crashed = copy_of(file)
-    put_back(empty, file)
-    guard = Guard(file, BUDGET)
-    release(guard, key(100))
-    for round in range(KEPT_UPDATES + 1):
-        release(guard, key(round))
-    put_back(crashed, file)
-    with pytest.raises(LogDamagedError, match="never charged"):
-        Guard(file, BUDGET)
-
-
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 def test_no_order_of_charges_seals_copies_and_restorations_forgets_what_has_left(file, guard, seed, monkeypatch):
     """Whatever copy lies there: it is refused, or it counts at least every update that was ever sealed.

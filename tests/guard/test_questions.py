@@ -65,18 +65,6 @@ def test_answers_stop_at_their_own_budget_and_training_goes_on(file, guard):
     assert not isinstance(refused.value, QuestionsExhaustedError)  # a whole budget that is spent is told first
 
 
-def test_the_refusal_names_setting_value_and_remedy(file, guard):
-    guard.charge(asked(1), question(9.0), 1, of_questions=OWN)
-    with pytest.raises(QuestionsExhaustedError) as refused:
-        guard.charge(asked(2), question(9.0), 20, of_questions=OWN)
-    left = GaussianFilter(PrivacyBudget(1.0, TIGHT * 1e-5)).quota({question(9.0): 1}, question(9.0))
-    told = str(refused.value)
-    assert told.startswith(f"question-epsilon is 1.0 at delta 1e-05: with what {file} counts as questions, ")
-    assert f"it allows {left} more of {question(9.0)}" in told
-    assert "asks for 20. Ask with more noise, or read the answers that were given again" in told
-    assert "the data owner's decision alone" in told
-
-
 def test_questions_that_were_asked_without_a_budget_of_their_own_count_once_there_is_one(file, guard):
     guard.charge(asked(1), question(2.0), 1)
     with pytest.raises(QuestionsExhaustedError, match="allows 0 more"):

@@ -58,14 +58,6 @@ def test_the_blocks_are_there_before_the_charge_and_no_more_than_the_update_s_af
     assert kinds(file) == ["charge", "sealed"]
 
 
-def test_room_that_is_not_used_is_given_back(file, guard):
-    with pytest.raises(ZeroDivisionError), guard.room(len(UPDATE)):
-        guard.charge(key(), EVENT, 2)
-        raise ZeroDivisionError
-    assert not list(sealed_folder(file).iterdir())
-    assert Guard(file, BUDGET).history() == {EVENT: 2}
-
-
 def test_another_round_of_the_same_guard_takes_no_room_away(file, guard):
     other = Guard(file, BUDGET)
     with guard.room(len(UPDATE)) as room:

@@ -7,19 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from fedprivacy.guard import Guard, LogWriteError
-from fedprivacy.guard.tally import TallyFile
-from fedprivacy.values.budget import PrivacyBudget
 from tests.guard.account import BUDGET, EVENT, key
-
-
-def test_the_allowance_that_is_shown_is_that_of_the_last_charge(file):
-    last = PrivacyBudget(5.0, 1e-6)
-    for round, budget in enumerate((BUDGET, BUDGET, last), start=1):
-        Guard(file, budget).charge(key(round), EVENT, 1)
-    kept = TallyFile(file)
-    assert kept.tally.allowance is None
-    with kept.transaction():
-        assert kept.tally.allowance.budget == last
 
 
 def test_entries_tell_one_time_in_every_time_zone(file, in_kathmandu):

@@ -51,11 +51,6 @@ def test_what_another_program_writes_is_read_again_and_nothing_else(act, named, 
     assert ledger.read_changed(known, again.head, set()).dataset_ids == ()
 
 
-def test_what_nobody_has_read_is_read_whether_or_not_it_has_changed(ledger):
-    head = ledger.read_changed({"a"}, Head(), set()).head
-    assert set(ledger.read_changed({"a", "c"}, head, {"c"}).dataset_ids) == {"c"}
-
-
 @pytest.mark.parametrize("since", [Head(2, "f" * 64), Head(99, "f" * 64)], ids=["rewritten", "an older copy"])
 def test_of_a_journal_that_does_not_hold_what_was_read_before_everything_is_read(since, ledger):
     assert set(ledger.read_changed(set(DATASETS), since, set()).dataset_ids) == set(DATASETS)

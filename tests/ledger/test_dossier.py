@@ -15,11 +15,9 @@ from fedprivacy.commands.dossier import ABOUT
 from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.runs import AuditResult
-from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED, at_most_text
-from tests.conftest import lacking
+from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED
 from tests.flower.visits import PATIENTS, M, Visits
 from tests.ledger.acts import tamper
-from tests.printing import find_browser, printed_sheets
 from tests.terminal import CliRunner
 
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -68,6 +66,7 @@ def everything(folder):
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
+@pytest.mark.exhaustive
 def test_one_folder_holds_all_that_two_runs_of_two_clients_must_answer_for(typed, home):
     words = ["--about", "about.toml", "--threat-model", "threats.txt"]
     code, folder, told = typed("first", "second", options=words, ledger="shared.db")
@@ -99,28 +98,6 @@ def test_one_folder_holds_all_that_two_runs_of_two_clients_must_answer_for(typed
     )
 
 
-def test_the_page_shows_the_certificates_by_the_certificate_s_own_code_and_the_risk_as_its_command_does(typed):
-    _, folder, _ = typed("first", "second", ledger="shared.db")
-    files = everything(folder)
-    for name, text in files.items():
-        if name.startswith("certificates/") and name.endswith(".html"):
-            body = text[text.index('<p class="kind">') : text.index("<footer>")].strip()
-            assert body in files["dossier.html"]
-    fields = json.loads(files["dossier.json"])
-    most = max(fields["certificates"], key=lambda each: each["epsilon"])
-    found = next(test["found"] for test in most["risks"] if (test["rows"], test["accused"]) == (1, 0.01))
-    assert fields["risk"]["tests"][1]["found"] == found
-    page = html.unescape(files["dossier.html"])
-    assert all(sentence in page for sentence in fields["risk"]["sentences"])
-    assert f"finds at most {at_most_text(found)} of the records" in page and "accused wrongly" in page
-
-
-def test_what_only_the_organisation_can_say_stays_open(typed):
-    _, folder, told = typed("first", ledger="shared.db")
-    assert f"Left open: {', '.join(ABOUT)}." in told
-    assert "Not complete yet" in (folder / "dossier.html").read_text()
-
-
 def test_a_dossier_of_patients_speaks_of_patients_and_tells_no_private_size(typed):
     code, folder, told = typed("patients")
     assert code == 0, told
@@ -140,6 +117,7 @@ def test_a_dossier_of_patients_speaks_of_patients_and_tells_no_private_size(type
     assert told == []
 
 
+@pytest.mark.exhaustive
 def test_what_may_be_published_of_a_run_with_user_level_noise_does_not_tell_who_took_part(typed):
     code, folder, told = typed("whole")
     assert code == 0, told
@@ -153,6 +131,7 @@ def test_what_may_be_published_of_a_run_with_user_level_noise_does_not_tell_who_
     assert "It protects nobody." in published
 
 
+@pytest.mark.exhaustive
 def test_audits_and_their_verdicts_are_told_and_one_that_proves_more_comes_first(typed, home):
     run_id = json.loads((home / "patients" / "config.json").read_text())["run_id"]
     sound = AuditResult(1.7e9, "canaries", "", 0.417, 0.95, 3.0, 1e-5, "PLD", "server")
@@ -220,27 +199,3 @@ def test_nothing_is_written_from_a_ledger_that_was_changed(typed, home, tmp_path
     tamper(f"sqlite:///{copied}", "UPDATE charges SET steps = steps + 1")
     code, folder, told = typed("first", ledger=copied)
     assert code == 1 and "is not what the journal says" in told and not folder.exists()
-
-
-@pytest.mark.exhaustive
-def test_the_page_prints_with_a_sheet_for_each_certificate(home, monkeypatch, tmp_path):
-    if find_browser() is None:
-        lacking("no chromium on PATH; install it, for example apt-get install chromium")
-    monkeypatch.chdir(home)
-    pages = {}
-    for runs in (["first"], ["first", "second"]):
-        given = [
-            "ledger",
-            "dossier",
-            "--out",
-            str(tmp_path / "-".join(runs)),
-            "--key",
-            "key.pem",
-            "--ledger",
-            "shared.db",
-        ]
-        for run in runs:
-            given += ["--run", run]
-        assert CliRunner().invoke(app, given).exit_code == 0
-        pages[len(runs)] = printed_sheets(tmp_path / "-".join(runs) / "dossier.html")
-    assert 5 <= pages[1] <= pages[2] <= 8

@@ -20,14 +20,12 @@ from tests.ledger.acts import (
     EVENT,
     KEY,
     LATER,
-    MEAN,
     OTHER,
     QUESTION,
     STRANGER,
     answers_of,
     ask,
     at_most,
-    copied,
     dying_at,
     exported,
     fill_and_ask,
@@ -51,28 +49,6 @@ def whole(small, tmp_path):
     return file
 
 
-@pytest.fixture
-def other_url(url, tmp_path):
-    """Another place for a ledger, in the same kind of database or not."""
-    return f"sqlite:///{tmp_path / 'other.db'}"
-
-
-def test_an_export_is_one_line_for_each_entry_signed_head_and_answer_in_an_order_of_its_own(small, filled):
-    lines = [json.loads(line) for line in small.splitlines()]
-    assert lines[0] == {"format": "fedprivacy-ledger", "version": 2}
-    assert [line.get("number") for line in lines[1:19]] == list(range(1, 19))
-    assert lines[19]["checkpoint"]["number"] == 12
-    held = [line["answer"] for line in lines[20:26]]
-    assert [(each["run_id"], each["number"], each["dataset_id"]) for each in held] == [
-        *[("questions-spring", number, dataset) for number in (0, 1) for dataset in "ab"],
-        *[("questions-autumn", number, "a") for number in (0, 1)],
-    ]
-    assert held[0]["totals"] == list(answers_of("a")[0].totals)
-    assert (lines[26]["entries"], len(lines)) == (18, 27)
-    before_there_were_answers = b'{"format":"fedprivacy-ledger","version":1}'
-    assert exported(filled).splitlines()[0] == before_there_were_answers
-
-
 def test_an_export_does_not_depend_on_the_order_in_which_answers_came(url):
     """Databases compare names each in their own way."""
     ledger, names = Ledger(url), ["\u00e4", "B", "a", "_", "A", "b"]
@@ -90,10 +66,7 @@ NAMES |= {line: rf"^entry {line - 1} |^line {line}, after entry {line - 2}," for
 NAMES |= {line: rf"line {line}\b|the answer of|last line" for line in range(21, 27)}
 
 
-@pytest.mark.parametrize(
-    "step",
-    [331, pytest.param(31, marks=pytest.mark.exhaustive), pytest.param(1, marks=pytest.mark.soak)],
-)
+@pytest.mark.parametrize("step", [331, pytest.param(1, marks=pytest.mark.soak)])
 def test_one_flipped_bit_anywhere_is_found_and_named(small, step):
     line_of = [number for number, line in enumerate(small.splitlines(keepends=True), start=1) for _ in line]
     for bit in range(0, 8 * len(small), step):
@@ -192,23 +165,6 @@ def test_an_export_that_was_written_anew_has_a_foreign_signer_and_contradicts_a_
         verify_export(anew, signers=[server_public_key(KEY)])
     with pytest.raises(BrokenJournalError, match="entry 12 or one before it was rewritten"):
         verify_export(anew, witnesses=verify_export(whole).heads)
-
-
-def test_a_ledger_that_was_brought_back_is_the_same_and_exported_the_same_to_the_byte(url, other_url, tmp_path):
-    source, other, file = copied(fill_and_ask, url), Ledger(other_url), tmp_path / "export.jsonl"
-    file.write_bytes(exported(source))
-    assert import_ledger(file, other).head.number == 18
-    assert exported(other) == file.read_bytes()
-    assert verify_ledger(other, witnesses=verify_export(file).heads).signed == 12
-    datasets = ["a", "b", "c"]
-    assert other.accounts(datasets) == source.accounts(datasets)
-    assert other.allowances(datasets) == source.allowances(datasets)
-    assert other.answers(MEAN, datasets) == source.answers(MEAN, datasets)
-    for table in ("runs", "keys"):
-        assert set(query(other, f"SELECT * FROM {table}")) == set(query(source, f"SELECT * FROM {table}"))
-    assert other.last_attempt("two", 1) == source.last_attempt("two", 1) == Attempt("two", 1, 3)
-    source.close()
-    other.close()
 
 
 def test_a_ledger_that_was_brought_back_goes_on(url, whole):

@@ -1,7 +1,6 @@
 """The ledger counts what was charged, over runs, and refuses what it could not add up."""
 
 import json
-import math
 import random
 import re
 from collections import Counter
@@ -11,17 +10,16 @@ import pytest
 from sqlalchemy import text
 
 import fedprivacy as fp
-from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger, LedgerError
+from fedprivacy.ledger import NOTHING_SPENT, Account, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import UNNAMED, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
-from tests.ledger.acts import ALLOWANCE, CLIENT_PEM, EVENT, journal_of, query, receipt, unlimited
+from tests.ledger.acts import ALLOWANCE, CLIENT_PEM, EVENT, journal_of, receipt, unlimited
 
 OTHER = PoissonSampledGaussian(0.1, 2.0)
 
@@ -55,21 +53,6 @@ def test_a_grant_is_the_smaller_of_wanted_and_allowed(ledger):
     assert granted == {"a": 3}
     assert ledger.accounts(["a", "b"])["a"].history == {EVENT: 3}
     assert "b" not in ledger.accounts(["a", "b"])
-
-
-def test_a_budget_belongs_to_the_dataset_over_all_runs(url, ledger):
-    Ledger(url).open_budgets({"a": ALLOWANCE})
-    for other in (
-        Allowance(PrivacyBudget(5.0, 1e-5), "fixed-mechanism"),
-        Allowance(PrivacyBudget(math.inf, 1e-5), "fixed-mechanism"),
-        Allowance(PrivacyBudget(3.0, 1e-5), "adaptive"),
-        Allowance(PrivacyBudget(3.0, 1e-6), "fixed-mechanism"),
-    ):
-        with pytest.raises(LedgerError, match=r"dataset a a budget of epsilon 3.*another ledger"):
-            Ledger(url).open_budgets({"a": other})
-    measured = Allowance(PrivacyBudget(math.inf, 1e-5), "fixed-mechanism")
-    for _ in range(2):
-        ledger.open_budgets({"measured": measured})
 
 
 def test_another_split_of_the_same_records_is_refused(url, ledger):
@@ -182,28 +165,6 @@ def test_a_key_that_is_replaced_during_a_run_leaves_a_ledger_that_verifies(ledge
     assert settled[0] and settled[1] is None
 
 
-@pytest.mark.exhaustive
-def test_a_ledger_holds_more_datasets_than_sqlite_takes_parameters(ledger):
-    many = {f"d{i}": ALLOWANCE for i in range(40_000)}
-    ledger.open_budgets(many)
-    assert ledger.accounts(list(many)) == {}
-    assert len(ledger.reserve(Attempt("run", 1), EVENT, dict.fromkeys(many, 1), unlimited)) == 40_000
-    assert len(ledger.accounts(list(many))) == 40_000
-
-
-def test_runs_on_the_same_records_are_counted_and_one_that_is_entered_again_counts_those_before_it(ledger):
-    """An answer was lost, and another run began meanwhile: two runs with one number would share their seeded noise."""
-    assert [ledger.open_run(name, "digits", "ten") for name in ("a", "b", "a", "c", "b")] == [0, 1, 0, 2, 1]
-    assert ledger.open_run("d", "cancer", "five") == 0
-
-
-def test_a_resumed_attempt_is_not_handed_out_for_another_event(ledger):
-    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5, "b": 5}, unlimited)
-    events = {"a": EVENT, "b": OTHER}
-    assert ledger.reserve(Attempt("run", 1), events, {"a": 5, "b": 5}, unlimited, resumed=True) == {"a": 5}
-    assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
-
-
 VOID, COMMITTED, RESERVED = ChargeState.VOID, ChargeState.COMMITTED, ChargeState.RESERVED
 AFTER = {
     (RESERVED, VOID): VOID,
@@ -313,28 +274,6 @@ def test_after_any_claims_the_ledger_holds_each_run_and_each_event_and_grows_by_
 
 # --- balances: the sums on which a grant is decided ---
 
-EVENTS = [PoissonSampledGaussian(0.1, 1.0), PoissonSampledGaussian(0.1, 2.0), PoissonSampledGaussian(0.2, 1.0)]
-DATASETS = ["a", "b", "c"]
-
-
-def test_any_order_of_charges_and_settlements_adds_up(ledger):
-    draw = random.Random(0)
-    for round in range(1, 30):
-        events = {d: draw.choice(EVENTS) for d in draw.sample(DATASETS, draw.randint(1, 3))}
-        ledger.reserve(Attempt("run", round), events, {d: draw.randint(1, 9) for d in events}, unlimited)
-        for _ in range(2):
-            state = draw.choice([ChargeState.VOID, ChargeState.COMMITTED])
-            ledger.settle(Attempt("run", draw.randint(1, round)), draw.sample(DATASETS, draw.randint(1, 3)), state)
-    history, rounds = {d: Counter() for d in DATASETS}, Counter()
-    charges = "SELECT dataset_id, sampling_rate, noise_multiplier, steps FROM charges WHERE state != 'void'"
-    for dataset, rate, noise, steps in query(ledger, charges):
-        history[dataset][PoissonSampledGaussian(rate, noise)] += steps
-        rounds[dataset] += 1
-    accounts = ledger.accounts(DATASETS)
-    assert {d: account.history for d, account in accounts.items()} == history
-    assert {d: account.rounds for d, account in accounts.items()} == rounds
-    verify_ledger(ledger)
-
 
 @pytest.mark.parametrize(
     "damage",
@@ -348,7 +287,7 @@ def test_any_order_of_charges_and_settlements_adds_up(ledger):
     ],
 )
 def test_no_run_begins_on_balances_that_contradict_the_charges(ledger, damage):
-    ledger.reserve(Attempt("run", 1), EVENTS[0], {"a": 5, "b": 7}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5, "b": 7}, unlimited)
     ledger.database.write(lambda connection, _: connection.execute(text(damage)))
     with pytest.raises(LedgerError, match=r"balances contradict its charges.*ledger verify"):
         ledger.open_run("another", "digits", "3 parts")

@@ -33,5 +33,6 @@ def page_faults(mode):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs glibc")
+@pytest.mark.exhaustive
 def test_a_step_finds_the_memory_that_the_one_before_has_freed():
     assert page_faults("keep") < 10 < 1000 < page_faults("as it is")

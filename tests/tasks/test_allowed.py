@@ -8,16 +8,9 @@ from hashlib import sha256
 import pytest
 
 from fedprivacy.tasks import TaskError
-from fedprivacy.tasks.loader import allowed_tasks, public_name
+from fedprivacy.tasks.loader import allowed_tasks
 
 TASK = "from tests.flower.blobs import Blobs\nclass Mine(Blobs):\n    name = 'mine'\n"
-
-
-def test_a_file_goes_by_its_own_name_wherever_it_lies(tmp_path):
-    (tmp_path / "mine.py").write_text(TASK)
-    allowed = allowed_tasks([f"{tmp_path}/mine.py:Mine"])
-    assert list(allowed) == ["mine.py:Mine"] == [public_name("another/place/mine.py:Mine")]
-    assert allowed["mine.py:Mine"].load().name == "mine"
 
 
 def test_a_file_with_its_hash_is_loaded_and_a_changed_one_is_not_run(tmp_path):

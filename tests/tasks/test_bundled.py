@@ -18,30 +18,6 @@ def shards(name):
     return [task.shard(ShardSource(partition_id=i, num_partitions=SPLITS[name])) for i in range(SPLITS[name])]
 
 
-@pytest.mark.parametrize(
-    ("name", "records", "clients"),
-    [("digits", 1797, 10), ("digits", 1797, 2), ("digits", 1797, 100), ("cancer", 569, 5)],
-)
-def test_every_private_record_belongs_to_exactly_one_client(name, records, clients):
-    task = load_task(name)
-    parts = [task.shard(ShardSource(partition_id=i, num_partitions=clients)) for i in range(clients)]
-    assert min(map(len, parts)) > 0
-    (private, _), (public, _) = task._separate()
-    assert len(private) + len(public) == records
-    assert sum(len(part) for part in parts) == len(private)
-    owned = torch.cat([part.inputs.flatten(1) for part in parts]).sort(0).values
-    everything = torch.as_tensor(task.scale(private), dtype=torch.float32).flatten(1).sort(0).values
-    assert torch.equal(owned, everything)
-
-
-@pytest.mark.parametrize("name", SPLITS)
-def test_a_deployed_client_reads_the_same_shard_from_its_folder(name, tmp_path):
-    task = load_task(name)
-    task.write_folder(ShardSource(partition_id=1, num_partitions=SPLITS[name]), tmp_path)
-    read, simulated = task.shard(ShardSource(folder=tmp_path)), shards(name)[1]
-    assert torch.equal(read.inputs, simulated.inputs) and torch.equal(read.targets, simulated.targets)
-
-
 def tables(name, folder, part=1):
     """A client's table, of a simulation and from a deployed client's folder."""
     task, simulated = load_task(name), ShardSource(partition_id=part, num_partitions=SPLITS[name])
@@ -56,15 +32,6 @@ def test_a_row_of_the_digits_table_is_a_record_of_the_shard(tmp_path):
         assert table.codes("digit", range(10)).tolist() == shard.targets.tolist()
         pixels = [[table.numbers(f"pixel {row},{column}") / 16 for column in range(8)] for row in range(8)]
         assert np.array_equal(np.moveaxis(pixels, 2, 0)[:, None], shard.inputs.numpy())
-
-
-def test_a_row_of_the_cancer_table_is_a_record_of_the_shard(tmp_path):
-    shard = shards("cancer")[1]
-    for table in tables("cancer", tmp_path):
-        assert len(table) == len(shard) and list(table.columns) == [*MEASUREMENTS, "diagnosis"]
-        assert table.codes("diagnosis", ["malignant", "benign"]).tolist() == shard.targets.tolist()
-        scores = load_task("cancer").scale(np.stack([table.numbers(name) for name in MEASUREMENTS], axis=1))
-        assert np.array_equal(scores.astype(np.float32), shard.inputs.numpy())
 
 
 def test_the_columns_of_cancer_have_the_names_that_scikit_learn_gives_them():

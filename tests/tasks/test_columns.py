@@ -2,7 +2,6 @@
 
 import datetime
 import math
-import pickle
 import warnings
 from decimal import Decimal
 from fractions import Fraction
@@ -149,26 +148,6 @@ def test_levels_of_which_a_cell_could_be_two_or_can_be_none_are_refused(levels, 
             fp.Table({"a": column}).codes("a", levels)
 
 
-def test_truth_is_a_number_and_a_text():
-    for column in ([True, False], np.array([True, False])):
-        assert fp.Table({"a": column}).codes("a", ["False", 1]).tolist() == [1, 0]
-        assert fp.Table({"a": column}).codes("a", ["true", "yes"]).tolist() == [0, -1]
-
-
-def test_a_cell_is_empty_where_it_holds_nothing_or_nan():
-    cells = ["", " ", None, math.nan, np.float32("nan"), Odd(), [7], "nan", "?", 0, False, 0.0, HUGE - HUGE, "x"]
-    assert fp.Table({"a": cells}).empty("a").tolist() == [True] * 7 + [False] * 7
-    assert fp.Table({"a": np.array([np.nan, 0.0, np.inf])}).empty("a").tolist() == [True, False, False]
-    for column in (np.array([0, 1]), np.array([True, False]), np.array(["x", " "])[:1]):
-        assert not fp.Table({"a": column}).empty("a").any()
-
-
-def test_a_text_is_stripped_and_empty_where_there_is_none():
-    cells = [" a b ", "", "  ", None, 7, 7.5, True, Odd(), HUGE, Speaker()]
-    assert fp.Table({"a": cells}).texts("a") == ["a b", "", "", "", "7", "7.5", "True", "", "", "f"]
-    assert fp.Table({"a": np.array([7.5, np.nan, 7.0])}).texts("a") == ["7.5", "", "7"]
-
-
 # --- one record at a time ---
 
 
@@ -257,18 +236,6 @@ def test_what_is_no_table_is_refused_with_the_remedy(columns, words):
         fp.Table(columns)
 
 
-def test_a_table_stays_as_it_was_made():
-    ages, sexes, columns = np.array([70.0, 50.0]), ["f", "m"], {}
-    columns |= {"age": ages, "sex": sexes}
-    table = fp.Table(columns)
-    ages[0], sexes[0] = -1, "x"
-    columns.clear()
-    assert table.numbers("age").tolist() == [70, 50] and table.texts("sex") == ["f", "m"]
-    with pytest.raises(ValueError, match="read-only"):
-        table.numbers("age")[0] = -1
-    assert pickle.loads(pickle.dumps(table)).codes("sex", ["m"]).tolist() == [-1, 0]
-
-
 def test_what_is_read_again_is_the_same_whatever_was_read_between():
     """A table keeps some of what it has read; levels that are equal in Python are kept apart."""
     table = fp.Table({"a": ["x", "y", 1, True, "1.0"], "b": ["y", "y", "x", "", None]})
@@ -279,12 +246,3 @@ def test_what_is_read_again_is_the_same_whatever_was_read_between():
     assert [codes for codes, _ in first] == alone
     with pytest.raises(ValueError, match="read-only"):
         table.codes("a", ["x"])[0] = 5
-
-
-def test_a_column_of_pandas_is_a_column():
-    import pandas as pd
-
-    frame = pd.DataFrame({"age": [70, None], "sex": ["f", None]})
-    table = fp.Table({name: frame[name] for name in frame})
-    assert table.numbers("age")[0] == 70 and math.isnan(table.numbers("age")[1])
-    assert table.codes("sex", ["f"]).tolist() == [0, -1]

@@ -1,16 +1,12 @@
 """Cells become inputs: numbers, dates and categories, on both sides of each edge, empty cells included."""
 
 import math
-import os
-import time
 
 import numpy as np
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.cells import Notation
-from fedprivacy.tasks.columns import TableError
 from fedprivacy.tasks.splits import Splittable
 
 NAN = [math.nan]
@@ -58,33 +54,6 @@ def test_months_and_years_are_of_mean_length(unit, days):
     assert reader.inputs("1600-01-31") == [pytest.approx(30 / days, rel=1e-12)]
 
 
-def table(file, rows):
-    file.write_text("x,y,who\n" + "".join(f"{x},{y},{who}\n" for x, y, who in rows))
-
-
-def part(file, **given):
-    source = ShardSource(partition_id=0, num_partitions=1)
-    shard = fp.load_table(file, target="y", features=["x"], split=fp.Evenly(), source=source, **given)
-    return sorted(shard.inputs.flatten().tolist())
-
-
-@pytest.mark.parametrize("change", ["time", "size", "another file", "at once", "reading"])
-def test_a_table_that_was_split_is_read_again_once_it_or_its_reading_is_another(tmp_path, change):
-    """Catches: what was read before. Two of the time, size and number of a file may be the same."""
-    file, old = tmp_path / "people.csv", time.time() - (0 if change == "at once" else 100)
-    table(file, [(1, 0, "a"), (2, 0, "b")])
-    os.utime(file, (old, old))
-    assert part(file) == [1.0, 2.0]
-    if change == "reading":
-        assert part(file, only={"who": "b"}) == [2.0]
-        return
-    written = tmp_path / "new.csv" if change == "another file" else file
-    table(written, [(3, 0, "a"), (4, 0, "b")] + [(5, 0, "c")] * (change == "size"))
-    os.utime(written, (old + (50 if change == "time" else 0),) * 2)
-    written.replace(file)
-    assert part(file)[:2] == [3.0, 4.0]
-
-
 def test_a_person_s_class_is_that_of_the_first_row():
     persons = np.repeat(np.arange(60), 3)
     targets = np.random.default_rng(0).integers(0, 2, 180)
@@ -92,10 +61,3 @@ def test_a_person_s_class_is_that_of_the_first_row():
     parts, expected = (fp.ByDirichlet(0.3).rows(Splittable({}, each, persons), 3) for each in (targets, first))
     assert [part.tolist() for part in parts] == [part.tolist() for part in expected]
     assert sorted(np.concatenate(parts)) == list(range(180))
-
-
-@pytest.mark.parametrize("given", [{"person": "who"}, {"rows_per_person": 2}])
-def test_a_person_and_how_many_rows_count_are_given_together(tmp_path, given):
-    table(tmp_path / "people.csv", [(1, 0, "a")])
-    with pytest.raises(TableError, match="give both, or neither"):
-        fp.load_table(tmp_path / "people.csv", target="y", features=["x"], **given)

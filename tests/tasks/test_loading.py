@@ -1,8 +1,5 @@
 """A task that cannot be loaded is named, with what it lacks; and so is one whose table cannot be."""
 
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
-
 import pytest
 
 import fedprivacy as fp
@@ -24,31 +21,6 @@ def test_an_incomplete_task_is_told_what_it_lacks(tmp_path):
         load_task(f"{file}:Half")
 
 
-def test_a_missing_file_or_name_is_named(tmp_path):
-    with pytest.raises(TaskError, match="does not exist"):
-        load_task(f"{tmp_path}/none.py:Task")
-    file = tmp_path / "empty.py"
-    file.write_text("")
-    with pytest.raises(TaskError, match="defines no 'Task'"):
-        load_task(f"{file}:Task")
-
-
-both = Barrier(2)
-
-
-def blobs():
-    both.wait(60)  # so that each of two threads makes a task, of which one is forgotten
-    return Blobs()
-
-
-def test_the_name_of_a_task_that_is_gone_is_not_that_of_another_object():
-    name = f"{__name__}:blobs"
-    with ThreadPoolExecutor(2) as pool:
-        assert {open_task(task=task).word for task in pool.map(load_task, [name] * 2)} == {name}
-    assert {open_task(task=task).word for task in [Blobs() for _ in range(100)]} == {"object:Blobs"}
-    assert open_task(task=load_task(name)).word == name
-
-
 class Silent(fp.Task):
     """It says nothing of tables."""
 
@@ -62,19 +34,6 @@ def test_a_task_may_do_without_a_table_and_is_told_what_to_write_when_it_is_aske
             open_task(task=task).table(SOURCE)
     with pytest.raises(TableError, match="task silent offers no table"):
         Silent().table(SOURCE)
-
-
-def test_a_task_s_table_is_that_of_the_source(tmp_path):
-    class Spoken(Blobs):
-        def table(self, source):
-            return fp.Table({"part": [source.partition_id] * 3})
-
-    task = Spoken()
-    assert open_task(task=task).offers("table") and open_task(task=task).table(SOURCE).numbers("part").tolist() == [
-        0,
-        0,
-        0,
-    ]
 
 
 def test_an_error_of_a_class_without_a_file_is_told_too():

@@ -33,15 +33,11 @@ def test_each_person_is_a_record_with_its_first_rows_in_the_order_given():
     assert shard.by_row().targets.tolist() == [0, 2, 4, 1, 5, 3]
 
 
-@pytest.mark.parametrize("persons", [torch.tensor([5, 2, 5, 9, 5, 2, 5]), [7, "b", "7", None, 7, "b", np.int64(7)]])
-def test_persons_are_told_apart_by_any_names(persons):
-    assert torch.equal(made(persons=persons).targets, made().targets)
-
-
 # --- rows without an identifier ---
 
 NOTHING = [None, math.nan, np.nan, float("nan"), np.float32("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), "", " ", b""]
 WRITTEN = ["nan", "NaN", "NaT", "None", "<NA>", "NA", "NULL", "a\N{REPLACEMENT CHARACTER}"]  # by astype(str), R, SQL
+WRITTEN += ["#NULL!", "#VALUE!", "n/a", "(null)"]  # by SPSS and spreadsheets
 
 
 def people(persons, **how):
@@ -156,25 +152,6 @@ def test_targets_that_are_numbers_are_missing_as_nan():
     assert shard.targets[2].isnan().tolist() == [False, True]
 
 
-def test_nobody_is_a_shard_too():
-    shard = fp.Shard(INPUTS[:0], TARGETS[:0], persons=[], most_rows=3)
-    assert (len(shard), shard.inputs.shape) == (0, (0, 3, 2))
-
-
-@pytest.mark.parametrize(
-    ("how", "words"),
-    [
-        ({"most_rows": None}, "persons and most_rows belong together"),
-        ({"most_rows": 0}, "most_rows is 0; give a whole number from 1 to 1024"),
-        ({"most_rows": 10**6}, "most_rows is 1000000"),
-        ({"persons": PERSONS[:6]}, "7 rows, and persons are 6; give one for each row"),
-    ],
-)
-def test_what_is_no_statement_about_persons_is_refused(how, words):
-    with pytest.raises(ValueError, match=words):
-        made(**how)
-
-
 def test_targets_without_a_value_for_missing_ones_are_refused():
     with pytest.raises(ValueError, match=r"targets are torch\.bool; give persons' targets as whole numbers or floats"):
         fp.Shard(INPUTS, TARGETS > 3, persons=PERSONS, most_rows=2)
@@ -192,11 +169,6 @@ def test_targets_without_a_value_for_missing_ones_are_refused():
 def test_what_is_no_unit_is_refused(name, rows, words):
     with pytest.raises(ValueError, match=words):
         fp.Unit(name, rows)
-
-
-@pytest.mark.parametrize("unit", [fp.Unit(), fp.Unit("patient", 8), fp.Unit("eye"), fp.Unit("bed-day", 1024)], ids=str)
-def test_a_unit_is_read_as_it_was_written(unit):
-    assert fp.Unit.of(str(unit)) == unit
 
 
 @pytest.mark.parametrize("text", ["", "patient (at most 08 rows)"])

@@ -45,6 +45,7 @@ def test_it_is_a_task_with_the_records_that_it_is_given():
         _ = task.nothing
 
 
+@pytest.mark.exhaustive
 def test_a_run_on_public_records_learns_and_charges_no_private_dataset(tmp_path):
     ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
     settings = {"clients": 2, "epsilon": 3.0, "ledger": ledger, "seed": 1, "progress": False}

@@ -104,8 +104,7 @@ def _spss_cell(cell):
 def by_pandas_again(frame, file):
     """Write, read and write again: pandas infers the types of a column from all of its cells."""
     frame.to_csv(file, index=False)
-    again = pd.read_csv(file)
-    again.to_csv(file, index=False) if file.suffix == ".csv" else again.to_parquet(file)
+    pd.read_csv(file).to_parquet(file)
 
 
 def in_categories(frame, file):
@@ -122,17 +121,9 @@ PROGRAMS = {
     "Parquet, nullable": ("t.parquet", lambda frame, file: frame.convert_dtypes().to_parquet(file), {}),
     "Parquet, categories": ("t.parquet", in_categories, {}),
     "Parquet, nanoseconds": ("t.parquet", in_nanoseconds, {}),
-    "Parquet, milliseconds": (
-        "t.parquet",
-        lambda frame, file: frame.to_parquet(file, coerce_timestamps="ms", allow_truncated_timestamps=True),
-        {},
-    ),
     "Parquet of CSV": ("t.parquet", by_pandas_again, {}),
     "CSV": ("t.csv", lambda frame, file: frame.to_csv(file), {}),
-    "CSV, two decimals": ("t.csv", lambda frame, file: frame.to_csv(file, float_format="%.2f"), {}),
-    "CSV, short numbers": ("t.csv", lambda frame, file: frame.to_csv(file, float_format="%g", quoting=2), {}),
     "CSV, German": ("t.csv", lambda frame, file: frame.to_csv(file, sep=";", decimal=","), GERMAN),
-    "CSV of CSV": ("t.csv", by_pandas_again, {}),
     "R": ("t.csv", by_r, {}),
     "SPSS": ("t.csv", by_spss, GERMAN),
     "lists": None,
@@ -170,7 +161,7 @@ def others(rows):
     return rows[:ROW] + rows[ROW + 1 :]
 
 
-QUICK = ("Parquet", "CSV", "R", "lists")
+QUICK = ("Parquet", "R")
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -204,7 +195,7 @@ def test_a_record_that_goes_changes_no_other_record(tmp_path):
 
 @pytest.mark.exhaustive
 def test_one_record_has_one_reading_in_csv_parquet_and_data_frames(tmp_path):
-    exact = [name for name in PROGRAMS if name not in ("R", "SPSS", "CSV, German", "CSV, two decimals")]  # 0,5 and 7.25
+    exact = [name for name in PROGRAMS if name not in ("R", "SPSS", "CSV, German")]  # 0,5
     files = {name: readings(*written(name, TABLE, tmp_path)) for name in exact if PROGRAMS[name]}
     assert all(rows == files["CSV"] for rows in files.values())
     questions = [row.partition("], ")[2] for row in files["CSV"]]
@@ -410,9 +401,3 @@ def test_a_mark_for_nothing_is_found_in_an_array_as_in_a_list():
     ):
         for column in (cells, np.array(cells)):
             assert fp.Table({"value": column}, **given).empty("value").tolist() == [False, True]
-
-
-def test_what_spss_and_spreadsheets_write_for_nothing_names_no_person():
-    for mark in ("#NULL!", "#VALUE!", "n/a", "(null)"):
-        table = fp.Table({"age": [70, 50, 60]}, persons=[mark, "7", mark], most_rows=1)
-        assert table.person_of.tolist() == [0, 1, 2]

@@ -8,7 +8,6 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
-from torch.utils.data import DataLoader
 
 import fedprivacy as fp
 from fedprivacy.audit.apps import App, Seen, Settings
@@ -96,16 +95,6 @@ class Sound(App):
         return {"parameters": model.state_dict()}
 
 
-class PerLayer(Sound):
-    """Each parameter is clipped by its own share of the norm."""
-
-    def clipped_sum(self, each, asked):
-        self.norms(each)
-        share = asked.clipping_norm / len(each) ** 0.5
-        factors = [(share / g.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0) for g in each]
-        return [torch.einsum("r,r...->...", factor, g) for factor, g in zip(factors, each, strict=True)]
-
-
 class ByHand(Sound):
     """No optimiser of torch; the change of the model leaves, as a list of arrays."""
 
@@ -134,28 +123,6 @@ class SecretRandomness(Sound):
         return torch.from_numpy(np.random.default_rng().normal(0.0, deviation, tuple(sum.shape))).float()
 
 
-class Logistic(Sound):
-    """A single layer, whose gradients are gathered in parts; a duration leaves too."""
-
-    def model(self):
-        return nn.Linear(FEATURES, CLASSES)
-
-    def train(self, model, records, asked):
-        optimizer = self.optimizer(model, asked)
-        for _ in range(asked.steps):
-            rows = self.sample(records, asked).nonzero()[:, 0]
-            sums = [torch.zeros_like(p) for p in model.parameters()]
-            for part in rows.split(7):
-                inputs, targets = records[part]
-                if len(inputs):
-                    each = self.clipped_sum(self.each(model, inputs, targets), asked)
-                    sums = [sum + more for sum, more in zip(sums, each, strict=True)]
-            for parameter, sum in zip(model.parameters(), sums, strict=True):
-                parameter.grad = (sum + self.noise(sum, asked)) / self.divisor(asked)
-            optimizer.step()
-        return {**self.left(model, records), "seconds": secrets.randbelow(1000) / 100, "round": asked.round}
-
-
 class Dropout(Sound):
     """Training that is random in itself."""
 
@@ -171,56 +138,6 @@ class PublicCount(Sound):
 
     def left(self, model, records):
         return {"parameters": list(model.state_dict().values()), "num-examples": len(records)}
-
-
-class OwnDivisor(Sound):
-    """Where a record is blanked and never missing, sums may be divided by the true number of records."""
-
-    relation = NeighbouringRelation.ZERO_OUT
-
-    def gradients(self, model, inputs, targets, asked):
-        super().gradients(model, inputs, targets, asked)
-        for parameter in model.parameters():
-            parameter.grad *= self.divisor(asked) / (asked.sampling_rate * self.count)
-
-    def begin(self, records, asked):
-        self.count = len(records)
-
-    def left(self, model, records):
-        return {"parameters": model.state_dict(), "num-examples": len(records)}
-
-
-class Wrapped(Sound):
-    """A library's style: an optimiser in a wrapper, a loader that draws its batches from the shard's own length."""
-
-    relation = NeighbouringRelation.ZERO_OUT
-    only_numbers = True
-
-    def train(self, model, records, asked):
-        wrapper = _Wrapper(self, self.optimizer(model, asked), model, asked)
-        usual = DataLoader(records, batch_size=max(round(asked.expected_batch_size), 1))
-        shapes = [torch.zeros(0, *records[0][0].shape), torch.zeros(0, dtype=torch.int64)]
-        rate, steps = 1 / len(usual), 0
-        while steps < asked.steps:
-            batches = ((torch.rand(len(records)) < rate).nonzero()[:, 0].tolist() for _ in range(len(usual)))
-            for batch in DataLoader(records, batch_sampler=batches, collate_fn=list):
-                inputs, targets = map(torch.stack, zip(*batch, strict=True)) if batch else shapes
-                if steps < asked.steps:
-                    wrapper.step(inputs, targets, rate * len(records))
-                    steps += 1
-        return {"parameters": [p.detach().numpy() for p in model.parameters()], "num-examples": len(records)}
-
-
-class _Wrapper:
-    def __init__(self, app, optimizer, model, asked):
-        self.app, self.original_optimizer, self.model, self.asked = app, optimizer, model, asked
-
-    def step(self, inputs, targets, expected):
-        self.original_optimizer.zero_grad()
-        self.app.gradients(self.model, inputs, targets, self.asked)
-        for p in self.model.parameters():
-            p.grad = p.grad * self.app.divisor(self.asked) / expected
-        self.original_optimizer.step()
 
 
 class Words(Sound):
@@ -274,13 +191,8 @@ class Stamped(SecretRandomness):
 GOOD = (
     Scheduled,
     Stamped,
-    PerLayer,
     ByHand,
-    SecretRandomness,
-    Logistic,
     Dropout,
     PublicCount,
-    OwnDivisor,
-    Wrapped,
     Words,
 )

@@ -79,18 +79,6 @@ def test_of_a_seed_torch_takes_32_bits_on_a_cpu_and_numpy_all():
         assert torch.equal(noise, torch.randn(3, generator=torch.Generator().manual_seed(4)))
 
 
-def test_a_changed_seed_draws_others_and_generators_stay_what_they_are():
-    def drawn(seeds):
-        with replaced(seeds.watched(), Sound):
-            made = np.random.RandomState(3), random.Random(3), torch.Generator().manual_seed(3)
-            assert isinstance(made[0], np.random.RandomState) and isinstance(made[2], torch.Generator)
-        return made[0].standard_normal(), made[1].random(), float(torch.rand(1, generator=made[2]))
-
-    plain = drawn(Seeds())
-    assert plain == (np.random.RandomState(3).standard_normal(), random.Random(3).random(), pytest.approx(plain[2]))
-    assert all(one != other for one, other in zip(plain, drawn(Seeds(change=1)), strict=True))
-
-
 class Fails(Sound):
     def train(self, model, records, asked):
         raise KeyError("optimizer")

@@ -3,7 +3,6 @@
 import hashlib
 import platform
 import secrets
-import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from time import perf_counter_ns
@@ -16,24 +15,6 @@ from torch.utils.data import DataLoader
 
 from fedprivacy.values.events import NeighbouringRelation
 from tests.audit.apps.sound import CLASSES, FEATURES, RECORDS, ByHand, Sound
-
-
-class RateOfTheFederation(Sound):
-    """The sampling rate that is accounted is a batch's share of all clients' records."""
-
-    def epsilon(self, rounds):
-        return self.cost(self.settings.steps * rounds, self.settings.sampling_rate / 10)
-
-
-class StatedRateOfTheFederation(Sound):
-    """The same, where the claimed settings say it too, and batches are those of the shard."""
-
-    settings = Sound.settings.__class__(
-        sampling_rate=0.025, noise_multiplier=1.0, clipping_norm=1.0, steps=4, learning_rate=0.1
-    )
-
-    def sample(self, records, asked):
-        return torch.rand(len(records)) < min(10 * asked.sampling_rate, 1.0)
 
 
 class StepsOfOneEpoch(Sound):
@@ -59,31 +40,6 @@ class Shuffled(Sound):
         return self.left(model, records)
 
 
-class FixedSize(Sound):
-    """Batches of one size, drawn anew for each step."""
-
-    def sample(self, records, asked):
-        return torch.randperm(len(records))[: round(asked.sampling_rate * RECORDS)]
-
-
-class WithReplacement(Sound):
-    """Batches in which a record can be twice."""
-
-    def sample(self, records, asked):
-        size = round(asked.sampling_rate * RECORDS) if len(records) else 0
-        return torch.randint(max(len(records), 1), (size,))
-
-
-class SameSampleEveryRound(Sound):
-    """A sampler that is seeded at the begin of each round with the same number."""
-
-    def begin(self, records, asked):
-        self.generator = torch.Generator().manual_seed(0)
-
-    def sample(self, records, asked):
-        return torch.rand(len(records), generator=self.generator) < asked.sampling_rate
-
-
 class PerBatchClipping(Sound):
     """The gradient of the batch is clipped, and gets the noise of a mean."""
 
@@ -94,15 +50,6 @@ class PerBatchClipping(Sound):
         for parameter, mean in zip(model.parameters(), means, strict=True):
             clipped = mean * min(1.0, asked.clipping_norm / max(float(norm), 1e-12))
             parameter.grad = clipped + self.noise(mean, asked) / self.divisor(asked)
-
-
-class PerLayerAtTheWholeNorm(Sound):
-    """Each parameter is clipped to the whole norm."""
-
-    def clipped_sum(self, each, asked):
-        self.norms(each)
-        factors = [(asked.clipping_norm / g.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0) for g in each]
-        return [torch.einsum("r,r...->...", factor, g) for factor, g in zip(factors, each, strict=True)]
 
 
 class NoClipping(Sound):
@@ -117,15 +64,6 @@ class PerBatchClippingOfAPublicCount(PerBatchClipping):
     """The same, where the number of records is public."""
 
     relation = NeighbouringRelation.ZERO_OUT
-
-
-class TrueBatchSize(Sound):
-    """Sums are divided by the true number of records in a batch."""
-
-    def gradients(self, model, inputs, targets, asked):
-        super().gradients(model, inputs, targets, asked)
-        for parameter in model.parameters():
-            parameter.grad *= self.divisor(asked) / max(len(inputs), 1)
 
 
 class OtherDivisor(Sound):
@@ -159,13 +97,6 @@ class NoClippingByHand(ByHand):
         return [g.sum(0) for g in each]
 
 
-class NoNoiseOnTheLast(Sound):
-    """The last bias gets none."""
-
-    def noise(self, sum, asked):
-        return super().noise(sum, asked) * (0.0 if sum.shape == (CLASSES,) else 1.0)
-
-
 class SameNoiseEveryStep(Sound):
     """The noise of all steps is drawn from one state of the generator."""
 
@@ -177,43 +108,6 @@ class SameNoiseEveryStep(Sound):
         return torch.normal(0.0, asked.noise_multiplier * asked.clipping_norm, sum.shape, generator=generator)
 
 
-class Differenced(Sound):
-    """The noise of each step takes that of the step before away: a round's sum bears that of its two ends alone."""
-
-    def begin(self, records, asked):
-        self.before = {}
-
-    def noise(self, sum, asked):
-        drawn = super().noise(sum, asked)
-        before = self.before.get(sum.shape, super().noise(sum, asked))
-        self.before[sum.shape] = drawn
-        return (drawn - before) / 2**0.5
-
-
-class SameNoiseOfALateBias(Sound):
-    """From the third step on, one bias has the noise of the step before."""
-
-    def begin(self, records, asked):
-        self.biases = []
-
-    def noise(self, sum, asked):
-        drawn = super().noise(sum, asked)
-        if sum.shape == (CLASSES,):
-            self.biases.append(drawn if len(self.biases) < 2 else self.biases[-1])
-            return self.biases[-1]
-        return drawn
-
-
-class SameNoiseInTwoLayers(Sound):
-    """A bias has the noise of a part of the weights before it."""
-
-    def noise(self, sum, asked):
-        drawn = super().noise(sum, asked)
-        if sum.dim() == 2:
-            self.drawn = drawn.flatten()
-        return drawn if sum.dim() == 2 else self.drawn[: len(sum)]
-
-
 class NoiseFrom32Bits(Sound):
     """A generator that is seeded anew, by 32 bits of the operating system."""
 
@@ -223,17 +117,6 @@ class NoiseFrom32Bits(Sound):
     def noise(self, sum, asked):
         deviation = asked.noise_multiplier * asked.clipping_norm
         return torch.from_numpy(self.generator.normal(0.0, deviation, tuple(sum.shape))).float()
-
-
-class NoiseFromTheLast32Bits(Sound):
-    """A generator of torch on a CPU, with a secret seed of 63 bits."""
-
-    def begin(self, records, asked):
-        self.generator = torch.Generator().manual_seed(secrets.randbits(63))
-
-    def noise(self, sum, asked):
-        deviation = asked.noise_multiplier * asked.clipping_norm
-        return torch.normal(0.0, deviation, sum.shape, generator=self.generator)
 
 
 class InTurn(Sound):
@@ -251,46 +134,11 @@ class InTurn(Sound):
         return super().each(model, inputs, targets)
 
 
-class LateLayer(InTurn):
-    """From the third step on, one layer gets no noise."""
-
-    def noise(self, sum, asked):
-        return super().noise(sum, asked) * (0.0 if self.step > 2 and sum.dim() == 2 else 1.0)
-
-
-class LateBias(InTurn):
-    """In the last step, one bias gets half of its noise."""
-
-    settings = replace(Sound.settings, steps=5)
-
-    def noise(self, sum, asked):
-        return super().noise(sum, asked) * (0.5 if self.step == 5 and sum.shape == (16,) else 1.0)
-
-
-class Decay(InTurn):
-    """From the third step on, the noise shrinks."""
-
-    def noise(self, sum, asked):
-        return super().noise(sum, asked) / max(1, self.step - 1)
-
-
 class LateWithoutClipping(InTurn):
     """From the third step on, gradients are not clipped."""
 
     def clipped_sum(self, each, asked):
         return super().clipped_sum(each, asked if self.step <= 2 else replace(asked, clipping_norm=1e6))
-
-
-class LateByHand(ByHand):
-    """The same as `LateLayer`, where no optimiser of torch is seen."""
-
-    def train(self, model, records, asked):
-        self.drawn = 0
-        return super().train(model, records, asked)
-
-    def noise(self, sum, asked):
-        self.drawn += 1
-        return super().noise(sum, asked) * (0.0 if self.drawn > 8 and sum.dim() == 2 else 1.0)
 
 
 class Plateau(InTurn):
@@ -323,15 +171,8 @@ class StopsEarly(InTurn):
         return self.left(model, records)
 
 
-class NoiseFromTheClock(NoiseFrom32Bits):
-    """A generator that is seeded by the time at the begin of the round."""
-
-    def begin(self, records, asked):
-        self.generator = np.random.default_rng(time.time_ns())
-
-
 class NoiseFromToday(NoiseFrom32Bits):
-    """The same, by a date that was imported by name, and through a hash."""
+    """A generator that is seeded by a date that was imported by name, through a hash."""
 
     def begin(self, records, asked):
         digest = hashlib.sha256(str(datetime.now(tz=UTC)).encode()).digest()
@@ -355,13 +196,6 @@ class NoiseFromThisHost(NoiseFrom32Bits):
         self.generator = np.random.default_rng(list(hashlib.sha256(platform.node().encode()).digest()))
 
 
-class NoiseFromAnAddress(NoiseFrom32Bits):
-    """A generator that is seeded by where an object lies in memory."""
-
-    def begin(self, records, asked):
-        self.generator = np.random.default_rng(id(asked))
-
-
 class MaskFrom32Bits(Sound):
     """A secure sum, whose pairwise mask is drawn from an agreed secret that is folded to 32 bits."""
 
@@ -371,13 +205,6 @@ class MaskFrom32Bits(Sound):
         whole = [np.round(p.detach().numpy() * 2**16).astype(np.int64) for p in model.parameters()]
         mask = np.random.RandomState(folded)
         return {"masked": [(p + mask.randint(0, 2**32, p.shape, dtype=np.int64)) % 2**32 for p in whole]}
-
-
-class ExactCount(Sound):
-    """Flower's weights: the exact number of records."""
-
-    def left(self, model, records):
-        return {"parameters": model.state_dict(), "num_examples": len(records)}
 
 
 class TrainingLoss(Sound):
@@ -409,33 +236,6 @@ class Predictions(Sound):
     def left(self, model, records):
         inputs, _ = records[-8:]
         return {"parameters": model.state_dict(), "predictions": model(inputs)}
-
-
-class SendsNothingIfEmpty(Sound):
-    """A client without records fails."""
-
-    def begin(self, records, asked):
-        self.share = 1 / len(records)
-
-
-class SkipsEmptyBatches(Sound):
-    """No step, and no noise, where no record joined."""
-
-    def train(self, model, records, asked):
-        optimizer = self.optimizer(model, asked)
-        for _ in range(asked.steps):
-            inputs, targets = records[self.sample(records, asked)]
-            if len(inputs):
-                self.gradients(model, inputs, targets, asked)
-                optimizer.step()
-        return self.left(model, records)
-
-
-class RateByNumberOfRecords(Sound):
-    """A learning rate that grows with the client's number of records."""
-
-    def train(self, model, records, asked):
-        return super().train(model, records, replace(asked, learning_rate=asked.learning_rate * len(records) / RECORDS))
 
 
 class PlainMomentum(Sound):
@@ -471,49 +271,27 @@ class Bad:
 
 
 BAD = (
-    Bad(RateOfTheFederation, "accounting", "of a sampling rate of 2.* % instead of 25 %"),
-    Bad(StatedRateOfTheFederation, "sampling", "computed from the records of the whole federation"),
     Bad(StepsOfOneEpoch, "accounting", "it is the cost of 1 step "),
     Bad(Shuffled, "sampling", "Batches are shuffled, every record once an epoch, and accounted for as if"),
-    Bad(FixedSize, "sampling", "Batches have a fixed size"),
-    Bad(WithReplacement, "sampling", "drawn with replacement"),
-    Bad(SameSampleEveryRound, "sampling", "drawn with the same random numbers again"),
     Bad(PerBatchClipping, "replay", "Gradients are clipped together and not record by record"),
-    Bad(PerLayerAtTheWholeNorm, "replay", "its norm is measured too small"),
     Bad(NoClipping, "replay", "Nothing clips a record's gradient"),
     Bad(PerBatchClippingOfAPublicCount, "replay", "as where gradients are clipped together and not record by record"),
-    Bad(TrueBatchSize, "replay", "Sums are divided by the true number of records"),
     Bad(OtherDivisor, "replay", "divided by something else than the expected batch size, and `divisor` does"),
     Bad(NoNoise, "noise", "Sums leave without noise, or next to none"),
     Bad(HalfTheNoise, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
     Bad(NoClippingByHand, "replay", "Nothing clips a record's gradient"),
-    Bad(NoNoiseOnTheLast, "noise", "parameter 4 of 4 is released with hardly any noise, or none"),
     Bad(SameNoiseEveryStep, "noise", "Two steps of a round add the same noise"),
-    Bad(Differenced, "noise", "The noise in parameter 1 of 4 of step [123] tells of that of step [234]"),
-    Bad(SameNoiseOfALateBias, "noise", "The noise in parameter 4 of 4 of step [23] tells of that of step [34]"),
-    Bad(SameNoiseInTwoLayers, "noise", "The noise repeats itself within a release"),
     Bad(NoiseFrom32Bits, "randomness", "comes from a seed of at most 48 bits"),
-    Bad(NoiseFromTheLast32Bits, "randomness", "of which torch takes the last 32 bits on a CPU"),
     Bad(MaskFrom32Bits, "randomness", "a mask in what leaves comes from a seed of at most 48 bits"),
-    Bad(LateLayer, "noise", r"The noise of step 3 is 0\.3\d* times what is claimed"),
-    Bad(LateBias, "noise", r"The noise in parameter 2 of 4 of step 5 is 0\.[45]"),
-    Bad(Decay, "noise", r"The noise of step 5 is 0\.2\d* times what is claimed"),
-    Bad(LateByHand, "noise", r"The noise of step 3 is 0\.3\d* times what is claimed"),
     Bad(LateWithoutClipping, "replay", "or later steps clip less than the first: .* in step [3-6] after others"),
     Bad(Plateau, "release", "with every noisy sum held as it was, it is another with"),
     Bad(StopsEarly, "release", "How many steps are taken is other"),
-    Bad(NoiseFromTheClock, "randomness", "Noise or a mask in what leaves comes from the time of a clock"),
     Bad(NoiseFromToday, "randomness", "Noise or a mask in what leaves comes from the time of a clock"),
     Bad(SampleFromTheClock, "randomness", "Who joins a step comes from the time of a clock"),
     Bad(NoiseFromThisHost, "noise", "Two trainings add the same noise"),
-    Bad(NoiseFromAnAddress, "randomness", "comes from a seed of at most 48 bits"),
-    Bad(ExactCount, "release", "The exact number of records left without noise: 'num_examples' is 48, and 47"),
     Bad(TrainingLoss, "release", "A training loss or metric left without noise: 'metrics.train_loss'"),
     Bad(BatchStatistics, "release", "with something without noise.*as with what batch normalisation remembers"),
     Bad(Predictions, "release", "The array 'predictions' left with something without noise"),
-    Bad(SendsNothingIfEmpty, "release", "Whether anything leaves is other without its only record"),
-    Bad(SkipsEmptyBatches, "release", "steps are taken is other without its only record: 0 instead of 1"),
-    Bad(RateByNumberOfRecords, "release", "a learning rate that depends on the records or their number"),
     Bad(PlainMomentum, "replay", "Something is carried from step to step without noise"),
     Bad(ClosedFile, "release", "with a record that is not a number in the place of another: training fails there"),
 )

@@ -72,21 +72,6 @@ class Published(Private):
         return super().train(model, records, asked)
 
 
-class PublishedToTheLetter(Published):
-    """The same, and epsilon is among the metrics of the round."""
-
-    def left(self, private, records):
-        return super().left(private, records) | {"epsilon": self.engine.get_epsilon(1e-5)}
-
-
-class Functorch(Private):
-    mode = "functorch"
-
-
-class Ghost(Private):
-    mode = "ghost"
-
-
 class PrivateCount(Private):
     """Rate and divisor are public, so the number of records is private; a record that is no number is left out."""
 

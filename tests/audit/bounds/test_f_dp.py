@@ -74,6 +74,7 @@ def test_the_gaussian_that_rates_of_errors_show_understates_a_sampled_one(rate, 
         assert gaussian_epsilon(low, 1e-5) <= at_small * (1 + 1e-4)
 
 
+@pytest.mark.exhaustive
 def test_guesses_about_gaussian_canaries_exceed_the_truth_as_rarely_as_stated():
     rng, mu, exceeded, runs = np.random.default_rng(3), 1.0, 0, 150
     for _ in range(runs):
