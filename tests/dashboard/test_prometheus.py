@@ -4,8 +4,6 @@ import dataclasses
 import json
 import math
 import re
-import shutil
-import sqlite3
 import subprocess
 import sys
 import time
@@ -167,7 +165,6 @@ def test_a_run_that_has_not_begun_claims_no_epsilon(tmp_path):
     ("accept", "content_type", "parse"),
     [
         ("", "text/plain", parsed),
-        ("application/openmetrics-text; version=of no number", "text/plain", parsed),
         ("application/openmetrics-text;version=1.0.0,*/*;q=0.1", "application/openmetrics-text", parsed_openmetrics),
     ],
 )
@@ -215,17 +212,6 @@ def test_of_runs_that_ended_the_newest_of_the_last_day_are_told_of():
     assert [run.facts.name for run in told_of(silent)] == ["since yesterday"]
 
 
-def test_a_run_drops_out_a_day_after_its_end(tmp_path):
-    for name in ("old", "new"):
-        record(at(tmp_path, name), facts(name, seed=0), growing(["a"], 1), RunStatus.FINISHED)
-    with sqlite3.connect(tmp_path / "old" / "ledger.db") as connection:
-        connection.execute("UPDATE recorded_runs SET updated = updated - 90000")
-    connection.close()
-    samples = samples_of(asking(tmp_path))
-    assert told(samples, "run_info", "run", "status", "seeded") == {("new", "finished", "true"): 1.0}
-    assert set(told(samples, "epsilon_budget")) == {"new"}
-
-
 def test_a_run_of_many_clients_has_no_series_for_each(tmp_path):
     for name, clients in (("many", MOST_CLIENTS), ("more", MOST_CLIENTS + 1)):
         accounts = [spent(f"client-{n}", 0.1) for n in range(clients)]
@@ -236,13 +222,6 @@ def test_a_run_of_many_clients_has_no_series_for_each(tmp_path):
         assert len(told(samples, metric, "client_id")) == MOST_CLIENTS
     assert told(samples, "clients", "run", "state")["more", "active"] == MOST_CLIENTS + 1
     assert told(samples, "epsilon_budget_share_max")["more"] == pytest.approx(0.1 / 3)
-
-
-def test_a_copy_of_a_run_s_folder_tells_nothing_twice(tmp_path):
-    record(at(tmp_path, "one"), facts(), growing(["a", "b"], 2), RunStatus.FINISHED)
-    shutil.copytree(tmp_path / "one", tmp_path / "two")
-    samples = samples_of(asking(tmp_path))  # which looks for series that come twice
-    assert told(samples, "run_round") == {"run-1": 2.0}
 
 
 @pytest.mark.exhaustive
@@ -262,16 +241,6 @@ def test_a_run_is_read_again_only_when_it_has_changed(tmp_path, monkeypatch):
             assert told(samples, "epsilon_budget") == {"ended": 3.0, "running": 3.0}
     recording.close()
     assert sorted(read) == ["ended"] + ["running"] * len(rounds)
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists the files that a process has open")
-def test_the_files_of_ended_runs_are_not_kept_open(tmp_path):
-    for name, status in (("ended", RunStatus.FINISHED), ("running", None)):
-        record(at(tmp_path, name), facts(name), growing(["a"], 1), status)
-    assert set(told(samples_of(asking(tmp_path)), "epsilon_budget")) == {"ended", "running"}
-    opened = [link.resolve() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    mine = [file for file in opened if file.is_relative_to(tmp_path) and file.name == "ledger.db"]
-    assert {file.parent.name for file in mine} == {"running"}
 
 
 def test_a_store_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
