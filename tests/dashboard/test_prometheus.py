@@ -105,6 +105,8 @@ def test_a_run_is_told_of_as_it_stands(url):
     states = {"active": 2, "spent as planned": 0, "exhausted": 1, "refused": 1, "failed": 1, "unreconciled": 1}
     assert told(samples, "clients", "state") == {(state,): n for state, n in states.items()}
     assert told(samples, "updates_averaged") == {"run-7": 3.0}
+    failed = dict.fromkeys(("guard-unusable", "wrong-shape", "no-reply"), 2.0)
+    assert told(samples, "updates_failed_total", "reason") == {(each,): failed.get(each, 0.0) for each in REASONS}
     assert told(samples, "epsilon_budget") == {"run-7": 3.0}
     assert told(samples, "epsilon_budget_share_max") == {"run-7": 0.8 / 3}
     quantiles = dataclasses.asdict(troubled()[-1].point.epsilons).values()
@@ -112,26 +114,6 @@ def test_a_run_is_told_of_as_it_stands(url):
     left = dict.fromkeys(("well", "refusing", "failing", "silent", "=cmd()"), 3.0) | {"spent": 0.0}
     assert told(samples, "client_rounds_left", "client_id") == {(name,): n for name, n in left.items()}
     assert told(samples, "client_epsilon", "client_id", "delta") == {(name, "1e-5"): 0.8 for name in left}
-
-
-def test_failures_count_by_code_from_zero_on(tmp_path):
-    shapes = {"a": "wrong-shape:0.weight", "b": "wrong-shape:1.bias"}
-    record(at(tmp_path, "one"), facts("before"), growing(["a", "b"], 1))
-    accounts = [spent(name, 0.1) for name in "ab"]
-    rounds = [
-        finished(0, accounts),
-        finished(1, accounts, failures=shapes),
-        finished(2, accounts, failures={"a": "no-reply", "b": "of-a-newer-version"}),
-    ]
-    record(at(tmp_path, "one"), facts("after"), rounds)
-    counts = told(samples_of(asking(tmp_path)), "updates_failed_total", "run", "reason")
-    assert {reason for run, reason in counts if run == "before"} == set(REASONS)
-    assert not any(n for (run, _), n in counts.items() if run == "before")
-    assert {reason: n for (run, reason), n in counts.items() if run == "after" and n} == {
-        "wrong-shape": 2.0,
-        "no-reply": 1.0,
-        "of-a-newer-version": 1.0,
-    }
 
 
 def test_what_has_no_bound_is_infinite_and_what_has_no_budget_is_missing(url):
