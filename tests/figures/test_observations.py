@@ -1,6 +1,5 @@
 """The tables hold what the figures show, unrounded."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -73,16 +72,3 @@ def test_audits_with_their_verdict_and_a_time_that_people_read():
         "verdict": "consistent",
     }
     assert broken["verdict"] == "violated"
-
-
-def test_every_cell_can_be_written_as_json_without_extensions():
-    history = alike(rounds=2, budget=math.inf, value=lambda n: math.inf)
-    last = history.rounds[-1]
-    spent = {name: replace(client, epsilon=math.inf) for name, client in last.spent.items()}
-    series = replace(history, rounds=(history.rounds[0], replace(last, spent=spent))).series()
-    for rows in (
-        observations.metric_rows(series),
-        observations.epsilon_rows(series),
-        observations.tradeoff_rows(series),
-    ):
-        assert rows[-1] and json.dumps(rows, allow_nan=False)

@@ -15,7 +15,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from fedprivacy.runs.settings.configuration import ConfigError, resolve
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.trackers import TRACKERS, Feed, build_trackers
 from fedprivacy.trackers.tracker import scalars, settings
 from fedprivacy.values.runs import RunStatus
@@ -295,15 +295,6 @@ def test_wandb_holds_settings_every_number_of_every_round_and_the_status_and_not
 
 
 # The names in the setting
-
-
-def test_unknown_names_are_all_refused_with_the_remedy():
-    with pytest.raises(ConfigError) as refused:
-        resolve({"trackers": "tensorbord, tensorboard,comet"})
-    assert refused.value.problems == [
-        f"trackers names '{name}'; choose from tensorboard, mlflow, wandb, separated by commas."
-        for name in ("tensorbord", "comet")
-    ]
 
 
 def test_missing_libraries_are_all_named_with_the_extra_that_brings_them(monkeypatch):
