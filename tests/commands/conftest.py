@@ -1,11 +1,15 @@
-"""Fixtures of commands' tests: runs that draw nothing, and runs of `stopping`."""
+"""Fixtures of commands' tests: runs that draw nothing, runs of `stopping`, and a command in an empty folder."""
+
+import sys
 
 import pytest
 
+from fedprivacy.commands.app import app
 from fedprivacy.runs.records.folder import REPORT
 from fedprivacy.server import recorder
 from tests.commands import stopped
 from tests.commands.running import fedprivacy
+from tests.terminal import CliRunner
 
 
 @pytest.fixture
@@ -24,6 +28,21 @@ def undrawn_runs():
 
 def leave_an_empty_report(history, folder):
     (folder / REPORT).touch()
+
+
+@pytest.fixture
+def typed(tmp_path, monkeypatch):
+    """A command in an empty folder: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["fedprivacy"])
+
+    def invoke(*arguments, stdin=None):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return invoke
 
 
 @pytest.fixture

@@ -38,3 +38,10 @@ def summary(*arguments, cwd, run=fedprivacy):
 def unwrapped(text):
     """A text without the line breaks and spaces of its layout."""
     return " ".join(text.split())
+
+
+def commands(command, *names):
+    """Every command, with the words that call it."""
+    yield names, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, *names, name)

@@ -8,10 +8,8 @@ import pytest
 import typer
 
 import fedprivacy as fp
-from fedprivacy._support.settings import fields_of
 from fedprivacy.commands.app import app
-from fedprivacy.runs.settings.configuration import BASIC, GROUPS
-from tests.commands.running import ENVIRONMENT, fedprivacy, unwrapped
+from tests.commands.running import ENVIRONMENT, commands, fedprivacy, unwrapped
 from tests.terminal import CliRunner
 
 
@@ -28,13 +26,6 @@ def completed(*words):
 
 def test_the_shell_completes_settings():
     assert completed("fedprivacy", "simulate", "--strat") == ["--strategy"]
-
-
-def commands(command, *names):
-    """Every command, with the words that call it."""
-    yield names, command
-    for name, below in getattr(command, "commands", {}).items():
-        yield from commands(below, *names, name)
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
@@ -58,6 +49,7 @@ def bare(text):
     return re.sub(r"[\s│╭╮╰╯─]", "", text)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
 def test_help_shows_every_word_of_every_option_and_fits_a_terminal_of_80_columns(names):
     """Brackets, too: rich takes them for markup."""
@@ -72,28 +64,8 @@ def test_help_shows_every_word_of_every_option_and_fits_a_terminal_of_80_columns
     assert [name for name in spelt if not re.search(rf"(?<![\w-]){name}(?![\w-])", whole)] == []
 
 
-@pytest.mark.parametrize("command", ["simulate", "audit"])
-def test_help_is_basic_first_and_says_where_the_rest_is(command):
-    basic, whole = page(command), page(command, option="--help-all")
-    assert 40 <= basic.count("\n") <= 110 < whole.count("\n") <= 310
-    assert "--epsilon" in basic and "--user-level-epsilon" not in basic and "--user-level-epsilon" in whole
-    assert re.search(r"\d+ more options: .* --help-all", basic) and "more options" not in whole
-    questions = [group.question for group in GROUPS]
-    for text in (basic, whole):
-        lines = [line for line in re.findall("╭─ (.+?) ─+╮", text) if line in questions]
-        assert lines == [question for question in questions if question in lines] and len(lines) >= 6
-    assert all(BASIC & fields_of(group).keys() == set(group.basic) for group in GROUPS)
-    assert all(questions) and len(set(questions)) == len(GROUPS)
-
-
 MEANT = {
-    "simulate --lr 0.1": "--learning-rate",
-    "simulate --eps 1": "--epsilon",
     "simulate --sigma 1": "--noise-multiplier",
-    "simulate --C 1": "--clipping-norm",
-    "simulate --num-clients 3": "--clients",
-    "simulate --gpu": "--device",
-    "simulate --batchsize 3": "--batch-size",
     "sweep --seed 3": "--seeds",
     "dashboard --interface x": "--host",
     "ledger show --led x": "--ledger",

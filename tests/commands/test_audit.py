@@ -54,6 +54,7 @@ def run(finished, tmp_path):
     return copytree(finished, tmp_path / "run")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_sound_code_passes_and_a_page_says_what_was_found(tmp_path):
     done = fedprivacy("audit", *SMALL, cwd=tmp_path)
@@ -82,30 +83,6 @@ def test_a_bug_that_an_attack_shows_ends_with_1(tmp_path):
     assert "More is lost than is stated." in (tmp_path / "found" / "audit.html").read_text()
 
 
-LOUD = """
-import fedprivacy as fp, torch
-print("loud")
-class Loud(fp.Task):
-    recipe = fp.Recipe(rounds=2, delta=1e-3, clients=2)
-    def model(self):
-        print("loud")
-        return torch.nn.Linear(2, 2)
-    def shard(self, source):
-        print("loud")
-        return fp.Shard(torch.ones(60, 2), torch.zeros(60).long())
-"""
-
-
-@pytest.mark.usefixtures("quick")
-def test_nothing_but_json_is_on_stdout_whatever_a_task_prints(tmp_path, monkeypatch):
-    monkeypatch.setattr(auditor, "GATES", {})
-    (tmp_path / "loud.py").write_text(LOUD)
-    done = fedprivacy(
-        "audit", "--task", "loud.py:Loud", "--json", "--full", "--seed", "1", "--out", "found", cwd=tmp_path
-    )
-    assert json.loads(done.stdout)["passed"] and "loud" in done.stderr
-
-
 @pytest.mark.parametrize("rehearsing", [True, False])
 def test_ctrl_c_ends_an_audit_with_130_and_leaves_nothing(rehearsing, tmp_path, monkeypatch):
     """While a gate rehearses a run, whose books are in a folder, and while attacks go on."""
@@ -132,6 +109,7 @@ def test_a_place_for_the_page_that_cannot_be_written_is_refused_first(tmp_path, 
     assert "out is 'file/found', which cannot be written: Not a directory; name another" in unwrapped(refused.stderr)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_a_run_without_a_model_is_attacked_at_a_new_one_alone_and_another_s_model_is_refused(run, tmp_path):
     for model, said in (
@@ -146,6 +124,7 @@ def test_a_run_without_a_model_is_attacked_at_a_new_one_alone_and_another_s_mode
     assert list(found["lower_bounds"]) == [OWN_RECORD]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
     rounds = rounds_of(run)
@@ -160,7 +139,6 @@ def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
     [
         (("--run", "nowhere"), "'nowhere' holds no run; name a folder"),
         (("--run", ".", "--epsilon", "2"), "epsilon is set beside run, which is audited with the settings that it had"),
-        (("--no-privacy",), "privacy is off, and no epsilon is stated"),
         (("--app", "theirs.py:Theirs", "--task", "cancer"), "task is set, and --app audits an app"),
         (("--app", "theirs.py:Theirs", "--run", "."), "run and app are both set"),
         (("--app", "theirs"), "app is 'theirs'; write path/to/file.py:name"),

@@ -9,7 +9,6 @@ from fedprivacy.audit import auditor
 from fedprivacy.audit.gates import four_claims, invariance
 from fedprivacy.audit.lower_bounds import PER_STEP
 from fedprivacy.flower.client.local import own_shard
-from fedprivacy.flower.client.node import NodeSettings
 from tests.audit.gates.host import content_of, home_of
 from tests.commands.running import fedprivacy, unwrapped
 from tests.privacy.bugs.swapped import planted
@@ -22,6 +21,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_a_sound_host_passes_and_nothing_of_it_is_touched_or_told(tmp_path):
     home = home_of(tmp_path / "host", task="Telling")
@@ -33,19 +33,6 @@ def test_a_sound_host_passes_and_nothing_of_it_is_touched_or_told(tmp_path):
     page = (tmp_path / "found" / "audit.html").read_text()
     assert "within its own settings and budget, and charges first" in page
     assert "SECRET" not in page + done.stdout
-
-
-@pytest.mark.usefixtures("quick")
-def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
-    home = home_of(tmp_path / "host")
-    monkeypatch.setattr(NodeSettings, "_is_signed", lambda *_: True)
-    config = home / "node-config.toml"
-    found = json.loads(fedprivacy("audit", "--node", config, "--json", cwd=tmp_path, code=1).stdout)
-    verdicts = {gate["name"]: gate["passed"] for gate in found["gates"]}
-    assert verdicts == {"node": False, "node-noise": True, "reading": True}
-    (reasons,) = (gate["reasons"] for gate in found["gates"] if gate["name"] == "node")
-    why = "What must be refused is not, or with more than a constant code: a grant without a signature."
-    assert why in reasons
 
 
 @pytest.mark.exhaustive
@@ -82,7 +69,6 @@ def told_of(tmp_path, *typed):
     ("changed", "said"),
     [
         ({"key": "no.key"}, "key is 'no.key', which is not there; 'fedprivacy deploy client-key NAME' makes it"),
-        ({"epsilom": 2.0}, "--node-config names epsilom; the keys are"),
         ({"disclose_shard_size": False}, "makes shard sizes public, and disclose-shard-size is false"),
         ({"folder": "/nowhere"}, "folder is '/nowhere', and the task does not work on the records there (FileNotFound"),
     ],
@@ -119,6 +105,7 @@ def test_what_cannot_be_audited_is_named(typed, said, tmp_path):
     assert said in told_of(tmp_path, *typed)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_the_operator_s_settings_are_audited_where_they_are_given(tmp_path):
     home_of(tmp_path / "host")

@@ -36,7 +36,6 @@ PARTS = "return ([fp.Shard(torch.zeros(50, 2), torch.zeros(50).long())] * 2)"
 
 BAD = {
     "a file that is no Python": ({"head": "import ("}, "SyntaxError", "mine.py, line 1"),
-    "a module that is not there": ({"head": "import nosuchmodule"}, "No module named 'nosuchmodule'", "line 1"),
     "a class that wants arguments": (
         {"body": "def __init__(self, folder): pass"},
         "cannot be made without arguments",
@@ -46,9 +45,7 @@ BAD = {
     "a model that fails": ({"model": "raise RuntimeError('no weights')"}, "model() fails", "no weights", "line 5"),
     "no model": ({"model": "return None"}, "model() returns a NoneType", "return a torch.nn.Module"),
     "a model that mixes records": ({"model": "return torch.nn.BatchNorm1d(2)"}, "BatchNorm1d", "use GroupNorm"),
-    "a model without parameters": ({"model": "return torch.nn.ReLU()"}, "no trainable parameter"),
     "a model for other records": ({"model": "return torch.nn.Linear(3, 2)"}, "records of client-0, shape [2, 2]"),
-    "a loss that fails": ({"loss": "raise ValueError('bad loss')"}, "loss() for client-0 fails", "bad loss", "line 7"),
     "a loss of the batch": (
         {"loss": "return torch.nn.functional.cross_entropy(outputs, targets)"},
         "return one value for each record",
@@ -99,6 +96,7 @@ def test_what_is_wrong_with_a_task_is_said_in_one_line_before_a_run(tmp_path, ki
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.exhaustive
 def test_where_an_error_came_from_is_shown_on_request(tmp_path):
     task = written(tmp_path, evaluate="open('test.csv')")
     printed = fedprivacy("simulate", "--task", task, "--traceback", cwd=tmp_path, code=2).output

@@ -6,13 +6,11 @@ import re
 import shlex
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from fedprivacy import PoissonSampledGaussian
 from fedprivacy.accounting import composition, gdp, pld, rdp
-from fedprivacy.commands.app import app
 from fedprivacy.values.events import (
     MECHANISMS,
     FixedSizeSampledGaussian,
@@ -22,7 +20,6 @@ from fedprivacy.values.events import (
     TruncatedPoissonSampledGaussian,
     as_fields,
 )
-from tests.terminal import CliRunner
 from tests.written import ROOT, alike
 
 HOW_TO = ROOT / "docs" / "how-to" / "epsilon.md"
@@ -34,23 +31,8 @@ WANTED = ["sigma", "--sampling-rate", "0.01", "--steps", "1000", "--delta", "1e-
 TRAINING = {"sampling_rate": 0.01, "noise_multiplier": 1.0, "steps": 1000}
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """A command in an empty folder: (exit code, output, errors)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setattr(sys, "argv", ["fedprivacy"])
-
-    def invoke(*arguments, stdin=None):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result.exit_code, result.stdout, result.stderr
-
-    return invoke
-
-
-def answer(run, *arguments, stdin=None):
-    code, printed, errors = run(*arguments, "--json", stdin=stdin)
+def answer(typed, *arguments, stdin=None):
+    code, printed, errors = typed(*arguments, "--json", stdin=stdin)
     assert (code, errors) == (0, "")
     return json.loads(printed, parse_constant=pytest.fail)
 
@@ -60,20 +42,7 @@ def written(tmp_path, entries, name="history.json"):
     return name
 
 
-def test_epsilon_is_the_guarantee_with_its_delta_and_relation(run):
-    assert answer(run, *ASKED) == {
-        "epsilon": {"pld": pld.epsilon({EVENT: 1000}, 1e-5)},
-        "delta": 1e-5,
-        "relation": "add-or-remove-one",
-        "rows_per_person": 1,
-        "clients_per_person": 1,
-        "notes": {},
-    }
-    assert answer(run, *ASKED, "--relation", "zero-out")["relation"] == "zero-out"
-    assert "one record against nothing instead; how many records there are" in run(*ASKED, "--relation", "zero-out")[1]
-
-
-def test_each_accountant_can_be_asked_alone_or_all_at_once(run):
+def test_each_accountant_can_be_asked_alone_or_all_at_once(typed):
     functions = {
         "pld": pld.epsilon,
         "rdp": rdp.epsilon,
@@ -83,52 +52,32 @@ def test_each_accountant_can_be_asked_alone_or_all_at_once(run):
     }
     expected = {name: function({EVENT: 1000}, 1e-5) for name, function in functions.items()}
     assert len(set(expected.values())) == len(expected)
-    assert answer(run, *ASKED, "--accountant", "all")["epsilon"] == expected
+    assert answer(typed, *ASKED, "--accountant", "all")["epsilon"] == expected
     for name, epsilon in expected.items():
-        assert answer(run, *ASKED, "--accountant", name)["epsilon"] == {name: epsilon}
-    rows = {line.split()[0]: line for line in run(*ASKED, "--accountant", "all")[1].splitlines() if line.strip()}
+        assert answer(typed, *ASKED, "--accountant", name)["epsilon"] == {name: epsilon}
+    rows = {line.split()[0]: line for line in typed(*ASKED, "--accountant", "all")[1].splitlines() if line.strip()}
     assert "1.83" in rows["PLD"] and "guarantee:" in rows["PLD"] and "bound:" in rows["RDP"]
     assert "approximation:" in rows["GDP"] and "may be larger" in rows["GDP"]
-    approximate = run(*ASKED, "--accountant", "gdp")[1]
+    approximate = typed(*ASKED, "--accountant", "gdp")[1]
     assert approximate.startswith("epsilon about ") and "no bound" in approximate
 
 
 PERSON = ["--rows-per-person", "5", "--clients-per-person", "2"]
 
 
-def test_a_person_with_several_records_is_told_what_a_person_has_lost(run, tmp_path):
+def test_a_person_with_several_records_is_told_what_a_person_has_lost(typed, tmp_path):
     name = written(tmp_path, [TRAINING | {"steps": 400}, TRAINING | {"steps": 600}])
     history = ["epsilon", "--history", name, "--delta", "1e-5"]
     for asked in (ASKED, history):
-        found = answer(run, *asked, *PERSON)
+        found = answer(typed, *asked, *PERSON)
         assert found["epsilon"] == {"pld": pld.epsilon({RowSampledGaussian(0.01, 1.0, 5): 2000}, 1e-5)}
         assert (found["rows_per_person"], found["clients_per_person"]) == (5, 2)
-    code, printed, _ = run(*ASKED, *PERSON, "--accountant", "all")
+    code, printed, _ = typed(*ASKED, *PERSON, "--accountant", "all")
     assert code == 0 and "a person with 5 records at each of 2 clients" in " ".join(printed.split())
     assert printed.startswith("epsilon 17.34 ")
 
 
-def test_a_huge_epsilon_is_a_power_of_ten(run):
-    asked = ("epsilon", "--sampling-rate", "0.5", "--noise-multiplier", "0.1", "--steps", "1", "--delta", "1e-5")
-    code, printed, _ = run(*asked, "--accountant", "all")
-    shown = re.search(r"GDP +(\d\.\de\d+) ", printed)[1]
-    assert code == 0 and float(shown) == pytest.approx(
-        gdp.epsilon({PoissonSampledGaussian(0.5, 0.1): 1}, 1e-5), rel=0.05
-    )
-    assert not re.search(r"\d{8}", printed)
-
-
-def test_a_history_composes_what_a_file_lists(run, tmp_path):
-    other = {"mechanism": "poisson-sampled-gaussian", "sampling_rate": 0.02, "noise_multiplier": 2, "steps": 50}
-    name = written(tmp_path, [TRAINING, other, TRAINING])
-    expected = pld.epsilon({EVENT: 2000, PoissonSampledGaussian(0.02, 2.0): 50}, 1e-5)
-    asked = ["epsilon", "--delta", "1e-5", "--history"]
-    assert answer(run, *asked, name)["epsilon"] == {"pld": expected}
-    assert answer(run, *asked, "-", stdin=Path(name).read_text())["epsilon"] == {"pld": expected}
-    assert "50 steps at sampling rate 0.02, noise multiplier 2" in run(*asked, name)[1]
-
-
-def test_every_mechanism_can_be_in_a_history(run, tmp_path):
+def test_every_mechanism_can_be_in_a_history(typed, tmp_path):
     events = [
         PoissonSampledLaplace(0.1, 3.0),
         RandomizedResponse(4, 0.5),
@@ -139,41 +88,41 @@ def test_every_mechanism_can_be_in_a_history(run, tmp_path):
     for event in events:
         entry = {name: value for name, value in as_fields(event).items() if name != "relation"} | {"steps": 2}
         asked = ["epsilon", "--delta", "1e-5", "--history", written(tmp_path, [entry])]
-        found = answer(run, *asked)
+        found = answer(typed, *asked)
         assert found["epsilon"] == {"pld": pld.epsilon({event: 2}, 1e-5)}
         assert found["relation"] == event.relation
-        printed = run(*asked)[1]
+        printed = typed(*asked)[1]
         assert f"of {entry['mechanism']} at " in printed
-        everyone = answer(run, *asked, "--accountant", "all")
+        everyone = answer(typed, *asked, "--accountant", "all")
         assert everyone["epsilon"]["gdp"] is None and everyone["notes"]["gdp"].startswith("does not apply: ")
-        assert "does not apply to these mechanisms" in run(*asked, "--accountant", "all")[1]
-        mistaken(run(*asked, "--accountant", "gdp"), ["accountant is gdp, which does not apply: "])
+        assert "does not apply to these mechanisms" in typed(*asked, "--accountant", "all")[1]
+        mistaken(typed(*asked, "--accountant", "gdp"), ["accountant is gdp, which does not apply: "])
 
 
-def test_a_history_has_the_relation_that_it_states_or_is_given(run, tmp_path):
+def test_a_history_has_the_relation_that_it_states_or_is_given(typed, tmp_path):
     asked = ["epsilon", "--delta", "1e-5", "--history"]
     stated, silent = (
         written(tmp_path, [TRAINING | relation], f"{len(relation)}.json") for relation in ({"relation": "zero-out"}, {})
     )
-    assert answer(run, *asked, stated)["relation"] == "zero-out"
-    assert answer(run, *asked, silent, "--relation", "zero-out")["relation"] == "zero-out"
-    assert answer(run, *asked, silent)["relation"] == "add-or-remove-one"
+    assert answer(typed, *asked, stated)["relation"] == "zero-out"
+    assert answer(typed, *asked, silent, "--relation", "zero-out")["relation"] == "zero-out"
+    assert answer(typed, *asked, silent)["relation"] == "add-or-remove-one"
     words = ["entry 1: relation is zero-out, and --relation add-or-remove-one"]
-    mistaken(run(*asked, stated, "--relation", "add-or-remove-one"), words)
+    mistaken(typed(*asked, stated, "--relation", "add-or-remove-one"), words)
     empty = written(tmp_path, [], "empty.json")
-    assert answer(run, *asked, empty)["epsilon"] == {"pld": 0.0}
+    assert answer(typed, *asked, empty)["epsilon"] == {"pld": 0.0}
 
 
-def test_an_infinite_epsilon_is_null_with_a_note(run):
+def test_an_infinite_epsilon_is_null_with_a_note(typed):
     hopeless = ["epsilon", "--sampling-rate", "1", "--noise-multiplier", "1e-200", "--steps", "1", "--delta", "1e-5"]
-    found = answer(run, *hopeless)
+    found = answer(typed, *hopeless)
     assert found["epsilon"] == {"pld": None} and found["notes"]["pld"].startswith("infinite")
-    assert run(*hopeless)[1].startswith("no finite epsilon at delta 1e-5")
+    assert typed(*hopeless)[1].startswith("no finite epsilon at delta 1e-5")
 
 
-def test_many_trainings_are_not_all_listed(run, tmp_path):
+def test_many_trainings_are_not_all_listed(typed, tmp_path):
     name = written(tmp_path, [TRAINING | {"steps": steps} for steps in range(1, 11)])
-    printed = run("epsilon", "--delta", "1e-5", "--history", name)[1]
+    printed = typed("epsilon", "--delta", "1e-5", "--history", name)[1]
     assert "6 steps at" in printed and "7 steps at" not in printed and "and 4 more" in printed
 
 
@@ -185,25 +134,20 @@ def test_many_trainings_are_not_all_listed(run, tmp_path):
             ["sampling-rate is not set", "noise-multiplier is not set", "delta is not set; add it, for"],
         ),
         ([*ASKED, "--history", "h.json"], ["history is 'h.json', and sampling-rate, noise-mult"]),
-        ([*ASKED, "--steps", "2147483648"], ["steps is 2147483648; choose"]),
-        ([*ASKED, "--rows-per-person", "0"], ["rows_per_person is 0; choose an integer from 1 to 1024."]),
         ([*ASKED, "--rows-per-person", "2", "--accountant", "gdp"], ["accountant is gdp, which does not apply"]),
         ([*ASKED, "--accountant", "moments"], ["accountant is 'moments'; choose one of pld, rdp"]),
         (["sigma"], ["epsilon is not set", "delta is not set", "sampling-rate is not set", "steps is not set"]),
-        ([*WANTED, "--epsilon", "1e-9"], ["which a noise multiplier of 10000 does not meet"]),
         ([*WANTED, "--epsilon", "1", "--past", "nowhere.json"], ["nowhere.json cannot be read"]),
     ],
 )
-def test_a_mistake_is_one_plain_line(run, arguments, words):
-    mistaken(run(*arguments), words)
+def test_a_mistake_is_one_plain_line(typed, arguments, words):
+    mistaken(typed(*arguments), words)
 
 
 @pytest.mark.parametrize(
     ("entries", "words"),
     [
-        ('[{"steps" 1}]', ["history.json, line 1, column 11: this is no JSON (", "write a list of objects"]),
         ({}, ["history.json holds {}; write a list"]),
-        ([TRAINING, TRAINING | {"sampling_rate": 3}], ["history.json, entry 2: sampling_rate is 3.0; choose a prob"]),
         ([TRAINING | {"sampling_rate": "0.1"}], ['entry 1: sampling_rate is "0.1"; write a number.']),
         ([TRAINING | {"noise_multiplier": 10**400}], ["entry 1: noise_multiplier is inf; choose a positive, finite"]),
         (
@@ -213,20 +157,21 @@ def test_a_mistake_is_one_plain_line(run, arguments, words):
         ([TRAINING | {"sigma": 1}], ['entry 1: "sigma" is no setting of poisson-sampled-gaussian; its settings are']),
         ([{"sampling_rate": 0.1, "steps": 1}], ["entry 1: noise_multiplier is not set; a poisson-sampled-gaussian"]),
         ([TRAINING | {"mechanism": "magic"}], ['entry 1: mechanism is "magic"; choose one of poisson-sampled-gauss']),
-        ([TRAINING, TRAINING | {"relation": "zero-out"}], ["mixes the neighbouring relations add-or-remove-one and"]),
         ([3, TRAINING | {"steps": 0}], ["history.json, entry 1: ", "history.json, entry 2: "]),
     ],
 )
-def test_a_bad_file_is_named_with_the_place(run, tmp_path, entries, words):
+def test_a_bad_file_is_named_with_the_place(typed, tmp_path, entries, words):
     name = written(tmp_path, entries)
-    mistaken(run("epsilon", "--delta", "1e-5", "--history", name), words)
+    mistaken(typed("epsilon", "--delta", "1e-5", "--history", name), words)
 
 
-def test_a_file_that_is_no_text_is_named_with_the_place(run, tmp_path):
+def test_a_file_that_is_no_text_is_named_with_the_place(typed, tmp_path):
     (tmp_path / "history.json").write_bytes(b'["\xff"]')
-    mistaken(run(*WANTED, "--epsilon", "1", "--past", "history.json"), ["history.json, byte 2: this is no UTF-8 text"])
+    mistaken(
+        typed(*WANTED, "--epsilon", "1", "--past", "history.json"), ["history.json, byte 2: this is no UTF-8 text"]
+    )
     asked = ["epsilon", "--delta", "1e-5", "--history", "-"]
-    mistaken(run(*asked, stdin="nothing"), ["standard input, line 1, column 1: this is no JSON"])
+    mistaken(typed(*asked, stdin="nothing"), ["standard input, line 1, column 1: this is no JSON"])
 
 
 def mistaken(result, words):
@@ -237,39 +182,40 @@ def mistaken(result, words):
     assert all(line.startswith("error: ") for line in errors.splitlines())
 
 
-def test_sigma_is_the_least_noise_that_keeps_the_budget_and_for_people_rounded_up(run):
-    found = answer(run, *WANTED, "--epsilon", "2")
+def test_sigma_is_the_least_noise_that_keeps_the_budget_and_for_people_rounded_up(typed):
+    found = answer(typed, *WANTED, "--epsilon", "2")
     assert found.keys() == {"noise_multiplier", "epsilon", "delta", "relation"}
-    spent = answer(run, *ASKED, "--noise-multiplier", found["noise_multiplier"])["epsilon"]["pld"]
+    spent = answer(typed, *ASKED, "--noise-multiplier", found["noise_multiplier"])["epsilon"]["pld"]
     assert found["epsilon"] == spent
     assert 0.999 * 2 <= spent <= 2
     assert (found["delta"], found["relation"]) == (1e-5, "add-or-remove-one")
-    code, printed, _ = run(*WANTED, "--epsilon", "2")
+    code, printed, _ = typed(*WANTED, "--epsilon", "2")
     shown = float(re.match(r"noise multiplier (\S+)\n", printed)[1])
     assert code == 0 and found["noise_multiplier"] <= shown < found["noise_multiplier"] * 1.001
     assert "epsilon 2.00 of 2 at delta 1e-5" in printed
 
 
-def test_the_past_is_paid_for_too(run, tmp_path):
+def test_the_past_is_paid_for_too(typed, tmp_path):
     name = written(tmp_path, [TRAINING | {"relation": "zero-out"}])
-    found = answer(run, *WANTED, "--epsilon", "3", "--past", name)
+    found = answer(typed, *WANTED, "--epsilon", "3", "--past", name)
     assert found["relation"] == "zero-out"
     assert 0.999 * 3 <= found["epsilon"] <= 3
-    alone = answer(run, *WANTED, "--epsilon", "3")["noise_multiplier"]
+    alone = answer(typed, *WANTED, "--epsilon", "3")["noise_multiplier"]
     assert found["noise_multiplier"] > alone
-    printed = run(*WANTED, "--epsilon", "3", "--past", name)[1]
+    printed = typed(*WANTED, "--epsilon", "3", "--past", name)[1]
     assert "which alone spent epsilon 1.83" in printed
     entry = TRAINING | {"noise_multiplier": found["noise_multiplier"], "relation": "zero-out"}
     both = [TRAINING | {"relation": "zero-out"}, entry]
-    total = answer(run, "epsilon", "--delta", "1e-5", "--history", written(tmp_path, both))
+    total = answer(typed, "epsilon", "--delta", "1e-5", "--history", written(tmp_path, both))
     assert 0.999 * 3 <= total["epsilon"]["pld"] <= 3 and total["relation"] == "zero-out"
-    code, printed, errors = run(*WANTED, "--epsilon", "1.5", "--past", name)  # which has spent more
+    code, printed, errors = typed(*WANTED, "--epsilon", "1.5", "--past", name)  # which has spent more
     assert (code, printed) == (2, "") and "1.5" in errors
 
 
 SLOW = ("torch", "flwr", "sqlalchemy", "altair", "cryptography", "sklearn", "scipy.stats", "scipy.optimize")
 
 
+@pytest.mark.exhaustive
 def test_a_quick_question_loads_nothing_slow(tmp_path):
     code = f"import sys; from fedprivacy.commands.app import app; app({ASKED!r}, standalone_mode=False); "
     code += f"print([name for name in {SLOW} if name in sys.modules])"
@@ -278,7 +224,7 @@ def test_a_quick_question_loads_nothing_slow(tmp_path):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_the_how_to_runs_as_written(run, tmp_path):
+def test_the_how_to_runs_as_written(typed, tmp_path):
     text = HOW_TO.read_text()
     (past,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
     written(tmp_path, past, "past.json")
@@ -286,7 +232,7 @@ def test_the_how_to_runs_as_written(run, tmp_path):
     assert len(blocks) == 6
     for command, shown in blocks:
         program, *arguments = shlex.split(command)
-        code, printed, errors = run(*arguments)
+        code, printed, errors = typed(*arguments)
         assert (program, code) == ("fedprivacy", 0), errors
         if shown:
             alike(shown, "\n".join(line.rstrip() for line in printed.splitlines()) + "\n", within=1e-3)

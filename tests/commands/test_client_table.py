@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from fedprivacy.commands.outcome import MOST_FAILURES, MOST_ROWS, client_table, failures, held_out_table, outcome_text
+from fedprivacy.commands.outcome import MOST_FAILURES, client_table, failures, held_out_table, outcome_text
 from fedprivacy.runs.placement import HERE
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import resolve
@@ -61,7 +61,7 @@ def history(clients, kinds, *, trouble=0, rounds=2):
 
 @pytest.mark.parametrize(
     ("clients", "kinds", "trouble"),
-    [(10, 7, 9), (1000, 1, 0), (1000, 1000, 9), pytest.param(3000, 7, 9, marks=pytest.mark.exhaustive)],
+    [(10, 7, 9), pytest.param(1000, 1000, 9, marks=pytest.mark.exhaustive)],
 )
 def test_a_run_ends_on_one_screen_whatever_the_number_of_clients(clients, kinds, trouble):
     run = history(clients, kinds, trouble=trouble)
@@ -106,32 +106,6 @@ def test_failures_are_named_and_many_are_counted_by_reason():
     lines = failures(history(100, 1, trouble=90))
     assert lines[0] == "10 clients: client-error-0, 20 updates in all" and len(lines) == MOST_FAILURES + 1
     assert lines[-1] == "and 6 more reasons, in the report"
-
-
-def test_states_are_green_if_they_are_good_and_yellow_else():
-    run = history(30, 1, trouble=4)
-    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system="standard", legacy_windows=False)
-    console.print(client_table(run, whole=True))
-    text = console.file.getvalue()
-    assert len(run.stored.tally().states) >= 4
-    for state in run.stored.tally().states:
-        good = state in ("active", "spent as planned")
-        assert {code: f"\x1b[{code}m{state}" in text for code in ("32", "33")} == {"32": good, "33": not good}
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_quiet_is_one_plain_line_and_verbose_shows_every_client(tmp_path):
-    options = ("simulate", "--task", "cancer", "--clients", "12", "--rounds", "1")
-    quiet = fedprivacy(*options, "-q", "--noise-multiplier", "2", cwd=tmp_path)
-    assert quiet.stderr == "" and quiet.stdout.count("\n") == 1
-    assert quiet.stdout.startswith("accuracy ") and "no client above epsilon" in quiet.stdout
-    usual = fedprivacy(*options, cwd=tmp_path).stdout
-    assert "Seeded with 0" in usual
-    assert "12 clients" in usual and "Report, with every client: runs/cancer-2/report.html" in usual
-    verbose = fedprivacy(*options, "--verbose", cwd=tmp_path).stdout
-    assert all(f"client-{n:02} " in verbose for n in range(12)) and "This machine: " in verbose
-    assert not any("\x1b" in text or "\r" in text for text in (quiet.output, usual, verbose))
-    assert MOST_ROWS < 12 and json.loads(fedprivacy(*options, "--json", cwd=tmp_path).stdout)["rounds"] == 1
 
 
 TERMS = json.dumps({f"client-{n:04}": {"epsilon": 1.0 + n / 4, "sampling_rate": 0.1} for n in range(9)})

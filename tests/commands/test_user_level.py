@@ -30,6 +30,7 @@ def expected():
     return account.epsilon(1e-5).value
 
 
+@pytest.mark.exhaustive
 def test_the_terminal_says_both_and_whose_each_is(ran):
     last = ran[1].partition("Next")[0]
     assert re.search(r"no client above epsilon \d", last)
@@ -37,6 +38,7 @@ def test_the_terminal_says_both_and_whose_each_is(ran):
     assert "never added to the other" in last
 
 
+@pytest.mark.exhaustive
 def test_its_files_hold_it_for_every_round_and_read_it_back(ran, expected):
     lines = rounds_of(ran[0])
     assert [line["user_level"]["rounds"] for line in lines] == [1, 2, 3]
@@ -46,6 +48,7 @@ def test_its_files_hold_it_for_every_round_and_read_it_back(ran, expected):
     assert run.history.start.user_level.epsilon == 0.0
 
 
+@pytest.mark.exhaustive
 def test_the_report_states_it_with_its_view_and_its_conditions(ran):
     page = html.unescape((ran[0] / "report.html").read_text())
     assert "Each client as a whole" in page and "never added to what one record lost" in page
@@ -59,6 +62,7 @@ def test_the_plan_says_what_it_will_cost(tmp_path):
     assert re.search(r"epsilon 2\.00 at delta 1e-05 after 3 rounds", told)
 
 
+@pytest.mark.exhaustive
 def test_a_baseline_with_it_promises_nothing_for_records_and_something_for_clients(tmp_path, expected):
     told = summary(*SETTINGS, *NOISE, "--no-privacy", cwd=tmp_path)
     assert told["max_epsilon"] is None

@@ -15,7 +15,7 @@ from fedprivacy._support.logs import LogFormat, LogLevel, LogSettings
 from fedprivacy.dashboard.service import TOKEN as VARIABLE
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.records import catalogue
-from tests.dashboard.shown import TOKEN, asking, some_runs
+from tests.dashboard.shown import TOKEN, asking
 
 OK = {"status": "ok", "broken": []}
 
@@ -45,16 +45,6 @@ def test_the_probe_is_answered_without_a_token_under_any_name_and_says_nothing_o
     for near in ("/healthz/", "/healthz/runs", "/healthz/../api/v1/runs", "/Healthz"):
         answer = page.get(near, headers={"Host": "page.hospital.example"}, follow_redirects=False)
         assert answer.status_code in {401, 421}
-
-
-def test_the_answer_depends_on_no_run(tmp_path, runs, ledger):
-    """Neither on how many there are, nor on one run's folder that is damaged: the page shows that."""
-    (tmp_path / "some").mkdir()
-    damaged = some_runs(tmp_path / "some")
-    (damaged / "done" / "ledger.db").write_bytes(b"no database at all, of any kind" * 100)
-    answers = [asking(source, token=TOKEN).get("/healthz") for source in (runs, ledger, damaged)]
-    assert {(answer.status_code, answer.text) for answer in answers} == {(200, answers[0].text)}
-    assert len({tuple(sorted(answer.headers)) for answer in answers}) == 1
 
 
 def test_a_ledger_and_a_folder_that_are_gone_are_named_and_come_back(tmp_path, ledger):
@@ -95,10 +85,10 @@ def dashboard(*options, **environment):
     assert process.stdout.read() == "" and process.wait() == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
-def test_the_access_log_has_a_line_for_each_request_and_never_a_token(runs, form):
+@pytest.mark.exhaustive
+def test_the_access_log_has_a_line_for_each_request_and_never_a_token(runs):
     public = ("--store", runs, "--host", "0.0.0.0")
-    with dashboard(*public, FEDPRIVACY_DASHBOARD_TOKEN=TOKEN, FEDPRIVACY_LOG_FORMAT=form) as (url, lines):
+    with dashboard(*public, FEDPRIVACY_DASHBOARD_TOKEN=TOKEN, FEDPRIVACY_LOG_FORMAT="json") as (url, lines):
         bearer = {"Authorization": f"Bearer {TOKEN}"}
         with httpx.Client(base_url=url, timeout=60.0) as ask:
             ask.get(f"api/v1/runs?token={TOKEN}")
@@ -110,13 +100,6 @@ def test_the_access_log_has_a_line_for_each_request_and_never_a_token(runs, form
             ask.get("metrics")
     text = "\n".join(lines)
     assert TOKEN not in text and cookie not in text and "?" not in text and "\x1b" not in text
-    if form == "text":
-        assert re.search(
-            r"Z WARNING \[fedprivacy\.dashboard\.access\] GET /api/v1/runs 401 \(address=127\.0\.0\.1, method=GET, "
-            r"path=/api/v1/runs, status=401, ms=[\d.]+\)\n",
-            text,
-        )
-        return
     events = [json.loads(line) for line in lines]
     opened, in_clear, *asked = (event for event in events if event["logger"].startswith("fedprivacy.dashboard"))
     assert opened["message"].startswith("The dashboard answers at http://0.0.0.0:") and in_clear["level"] == "WARNING"
@@ -145,6 +128,7 @@ def test_the_level_decides_whether_requests_and_probes_are_logged(runs, capsys, 
     assert [event["path"] for event in events if event["logger"] == "fedprivacy.dashboard.access"] == logged
 
 
+@pytest.mark.exhaustive
 def test_a_token_that_is_made_is_never_left_in_a_log(runs):
     command = [sys.executable, "-m", "fedprivacy", "dashboard", "--store", str(runs), "--host", "0.0.0.0"]
     without = {name: value for name, value in os.environ.items() if name != VARIABLE}

@@ -41,6 +41,7 @@ def events(lines):
             fields[name] = value
 
 
+@pytest.mark.exhaustive
 def test_rounds_are_told_as_they_are_stored(url, tmp_path):
     records = growing(["a", "b"], 4)
     record(url, facts("live"), records[:2])

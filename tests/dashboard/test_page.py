@@ -95,6 +95,7 @@ def test_a_live_simulation_appears_round_by_round(browser, tmp_path):
         process.wait()
 
 
+@pytest.mark.exhaustive
 def test_everything_on_the_page_changes_with_a_round(browser, tmp_path):
     url = f"sqlite:///{tmp_path / 'live' / 'ledger.db'}"
     records = growing([f"client-{n}" for n in range(5)], 9)
@@ -189,39 +190,11 @@ def test_a_late_answer_does_not_replace_the_run_that_was_chosen_since(browser, a
         expect(page.locator("#kicker")).to_contain_text("begun")
 
 
-@pytest.mark.exhaustive
-def test_failures_are_listed_with_their_reasons(browser, address):
-    with opened(browser) as page:
-        page.goto(address)
-        choose(page, "troubled")
-        for reason in ("the client did not answer in time", "0.weight"):
-            expect(page.locator("#failure-list")).to_contain_text(reason)
-        for text in {"=cmd()", *ClientState} - {ClientState.SPENT}:
-            expect(page.locator("#client-table tbody")).to_contain_text(text)
-
-
 def test_the_page_has_the_words_of_states_that_all_others_have():
     written = re.search(r"STATES = (\[.*\]);", (PAGE / "words.js").read_text())[1]
     assert sorted(json.loads(written)) == sorted(ClientState)
     icons = (PAGE / "index.html").read_text()
     assert all(f'id="icon-{state.slug}"' in icons for state in ClientState)
-
-
-@pytest.mark.exhaustive
-def test_a_budget_that_is_spent_as_planned_is_a_success_in_green(browser, tmp_path):
-    accounts = [[spent("a", float(n), steps_left=3 - n), spent("b", 1.0, steps_left=0 if n else 1)] for n in range(4)]
-    results = [finished(number, each) for number, each in enumerate(accounts)]
-    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts(rounds=3), results, RunStatus.FINISHED, charged=0)
-    with serving(tmp_path) as address, opened(browser, color_scheme="dark") as page:
-        page.goto(address)
-        expect(page.locator("#tiles")).to_contain_text("clients have spent their budget, 1 before the last round")
-        colours = {}
-        for state in ("spent-as-planned", "exhausted"):
-            mark = page.locator(f"#client-table .state-{state} .icon").first
-            expect(mark).to_be_visible()
-            colours[state] = mark.evaluate("icon => getComputedStyle(icon).color")
-        assert colours["spent-as-planned"] == "rgb(0, 179, 134)" != colours["exhausted"]
-        expect(page.locator("#client-table tbody")).to_contain_text("spent as planned")
 
 
 @pytest.mark.exhaustive
@@ -248,7 +221,6 @@ def test_runs_are_compared_side_by_side_by_any_metric(browser, done):
         expect(page.locator("#comparison-figures svg.marks").nth(1)).to_contain_text("loss 1.25")
 
 
-@pytest.mark.exhaustive
 def test_the_token_is_asked_for_and_opens(browser, runs):
     with serving(runs, token=TOKEN) as address, opened(browser, "401") as page:
         page.goto(address)
@@ -263,18 +235,7 @@ def test_the_token_is_asked_for_and_opens(browser, runs):
 
 
 @pytest.mark.exhaustive
-def test_a_page_without_a_run_says_how_to_begin_and_notices_the_first(browser, tmp_path):
-    with serving(tmp_path) as address, opened(browser) as page:
-        page.goto(address)
-        expect(page.locator("#no-run")).to_contain_text("fedprivacy simulate --dashboard")
-        record(f"sqlite:///{tmp_path / 'first' / 'ledger.db'}", facts("first"), growing(["a"], 2), charged=0)
-        expect(page.locator("#kicker")).to_contain_text("first")
-
-
-@pytest.mark.parametrize(
-    ("scheme", "width"),
-    [("dark", 390), pytest.param("light", 1440, marks=pytest.mark.exhaustive)],
-)
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 390), ("light", 1440)])
 def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
     with opened(browser, color_scheme=scheme, viewport={"width": width, "height": 900}) as page:
         page.goto(address)
@@ -286,27 +247,6 @@ def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
         wide = page.evaluate("document.documentElement.scrollWidth")
         assert wide <= width, "the page scrolls sideways"
         assert min(text_sizes(page)) >= LEGIBLE
-
-
-@pytest.mark.exhaustive
-def test_a_print_begins_to_draw_what_is_old(browser, tmp_path):
-    """What is out of sight of a run that goes on is old until somebody comes near, or prints."""
-    url = f"sqlite:///{tmp_path / 'live' / 'ledger.db'}"
-    records = growing([f"client-{n}" for n in range(5)], 9)
-    record(url, facts("live", rounds=9), records[:4], charged=0)
-    with serving(tmp_path) as address, opened(browser, "409", viewport={"width": 900, "height": 300}) as page:
-        page.goto(address)
-        cards = page.locator("#charts > *").filter(visible=True)
-        expect(cards.locator("svg.marks")).to_have_count(4)
-        recording = RunRecording(url, facts("live", rounds=9))
-        for one in records[:9]:
-            recording.add(one)
-        recording.flush()
-        expect(cards.first).to_contain_text("After 8 rounds", timeout=RESTED)
-        expect(cards.nth(2)).to_contain_text("After 3 rounds")
-        page.pdf()
-        expect(cards.nth(2)).to_contain_text("After 8 rounds")
-        recording.close()
 
 
 @pytest.mark.exhaustive

@@ -61,10 +61,6 @@ def dashed(root):
     return [element for element in marks(root, "rule") if element.get("stroke-dasharray")]
 
 
-def width(root):
-    return float(root.get("width"))
-
-
 def rows(chart, *fields):
     """Every row of a chart's data that has these fields."""
     datasets = spec_of(chart)["datasets"].values()

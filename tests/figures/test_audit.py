@@ -40,21 +40,3 @@ def test_a_violation_is_said_twice_has_its_own_colour_and_shape_and_comes_first(
     shapes = [coloured(marks(root, "symbol"), colour) for colour in (EXHAUSTED, SPENDING)]
     assert [len(found) for found in shapes] == [1, 1]
     assert shapes[0][0].get("d") != shapes[1][0].get("d")
-
-
-def test_without_a_bound_there_is_no_stroke_where_one_would_be():
-    root, bounded = (drawn(audit_figure([replace(SOUND, upper=upper)], ABOUT)) for upper in (math.inf, 3.0))
-    assert "≤ ∞" in texts(root)
-    assert not marks(root, "rect") and len(marks(bounded, "rect")) == 1
-
-
-def test_of_very_many_audits_the_violated_and_the_latest_are_shown():
-    many = [replace(SOUND, at=float(n), attack=f"attack-{n}", client_id="") for n in range(20)]
-    shown = written(drawn(audit_figure([*many, replace(BROKEN, at=0.0)], ABOUT)))
-    assert (
-        "VIOLATED: canaries" in shown
-        and "attack-19, the run as a whole" in shown
-        and "attack-9," in shown
-        and "attack-8," not in shown
-    )
-    assert "12 of 21 audits are shown" in shown

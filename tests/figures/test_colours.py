@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from fedprivacy.figures import cost_figure, dark, epsilon_figure, spec_of
+from fedprivacy.figures import cost_figure, dark, spec_of
 from fedprivacy.figures.style import (
     COSTS,
     DARK,
@@ -20,7 +20,7 @@ from fedprivacy.figures.style import (
     layer,
     make_title,
 )
-from tests.runs.histories import alike, run_history
+from tests.runs.histories import run_history
 
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 WHITE = TO_XYZ.sum(axis=1)
@@ -78,15 +78,6 @@ def test_a_larger_cost_is_further_from_the_page(page):
 def test_no_two_colours_become_one_on_a_dark_page():
     assert len(set(DARK.values())) == len(DARK)
     assert set(RUNS) | set(COSTS) <= set(DARK)
-
-
-def test_a_dark_figure_has_dark_colours_only():
-    spec = spec_of(epsilon_figure(alike().series()))
-    assert PAPER in str(spec) and INK in str(spec)
-    darkened = str(dark(spec))
-    assert not any(f"'{colour}'" in darkened for colour in DARK)
-    assert DARK[INK] in darkened
-    assert INK in str(spec)
 
 
 def test_what_is_called_like_a_colour_keeps_its_name():

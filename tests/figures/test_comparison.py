@@ -1,13 +1,12 @@
 """Runs side by side are told apart, named, and compared only where they can be."""
 
-import re
 from dataclasses import replace
 
 import pytest
 
 from fedprivacy.figures import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.style import RUNS
-from tests.figures.reading import coloured, drawn, labels, marks, texts, written
+from tests.figures.reading import coloured, drawn, labels, marks, written
 from tests.runs.histories import alike
 
 pytestmark = pytest.mark.exhaustive
@@ -22,29 +21,6 @@ def run(name, rounds=20, delta=1e-4, **options):
 
 def runs(number):
     return [run(f"run-{n}", 20 + n, value=lambda r, n=n: r / (r + 10 + n)) for n in range(1, number + 1)]
-
-
-@every_figure
-def test_each_run_has_a_colour_dashes_and_a_shape_and_the_shape_stands_before_its_name(figure):
-    root, number = drawn(figure(runs(8))), 8
-    for colour in RUNS:
-        (line,) = coloured(marks(root, "line"), colour)
-        end, beside = coloured(marks(root, "symbol"), colour)
-        shapes = [re.findall(r"[A-Za-z]", element.get("d")) for element in (end, beside)]
-        assert shapes[0] == shapes[1]
-        assert line.get("stroke-dasharray")
-    assert len({line.get("stroke-dasharray") for line in marks(root, "line")}) == number
-    assert len({element.get("d") for element in marks(root, "symbol")}) == 2 * number
-    assert sorted(label.split()[-1] for label in labels(root)) == [f"run-{n}" for n in range(1, number + 1)]
-
-
-def test_titles_and_labels_say_where_each_run_ended():
-    metric, epsilon, tradeoff = (drawn(figure(runs(2))) for figure in FIGURES)
-    assert labels(metric) == ["65.6 % run-1", "64.7 % run-2"]
-    assert labels(epsilon) == ["1.81 run-2", "1.77 run-1"]
-    assert "2 runs: accuracy 64.7 % to 65.6 %" in texts(metric)
-    assert "2 runs: largest privacy loss ε 1.77 to 1.81" in texts(epsilon)
-    assert "2 runs: accuracy 64.7 % to 65.6 % for ε 1.77 to 1.81" in texts(tradeoff)
 
 
 @every_figure
@@ -63,17 +39,6 @@ def test_a_run_that_did_not_measure_the_first_run_s_metric_is_left_out_and_named
     assert len(marks(root, "line")) == 2
 
 
-def test_a_run_that_shows_another_metric_first_is_compared_by_the_one_that_both_measured():
-    other = run("other", metric="auc")
-    both = replace(other, points=tuple(replace(p, metrics=p.metrics | {"accuracy": 0.5}) for p in other.points))
-    root = drawn(compared_metric_figure([run("a"), both]))
-    assert "50.0 % other" in labels(root)
-
-
-def test_privacy_losses_are_compared_whatever_the_metric():
-    assert len(marks(drawn(compared_epsilon_figure([run("a"), run("b", 10, metric="auc")])), "line")) == 2
-
-
 @pytest.mark.parametrize("figure", FIGURES[1:], ids=lambda figure: figure.__name__)
 def test_what_makes_epsilons_incomparable_is_said(figure):
     unlike_first = run("b", delta=1e-6)
@@ -86,11 +51,6 @@ def test_what_makes_epsilons_incomparable_is_said(figure):
         "δ = 1e-4",
         "δ = 1e-6",
     }
-
-
-def test_runs_with_one_name_are_told_apart():
-    root = drawn(compared_metric_figure([run("same"), run("own", 10), run("same", 15)]))
-    assert {label.split(" % ")[1] for label in labels(root)} == {"same #1", "own #2", "same #3"}
 
 
 @every_figure

@@ -53,10 +53,13 @@ FIGURES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_drawing_can_be_put_into_any_page(name):
     """No script, style, link or id, no colour that a dark page could not replace, and paper under all of it."""
-    svg = to_svg(FIGURES[name]())
+    figure = FIGURES[name]()
+    figure.to_dict(validate=True)  # as Vega-Lite defines it, which nobody checks when it is drawn
+    svg = to_svg(figure)
     assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b", svg)) <= set(DARK)
     assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg)) <= {*DARK, "none", "transparent"}
     assert not re.search(r"<(script|style|image|a|use)\b|\s(style|id|href|on\w+)=", svg)
@@ -64,11 +67,6 @@ def test_a_drawing_can_be_put_into_any_page(name):
     root = ElementTree.fromstring(svg)
     paper = root.find(f"{SVG}rect")
     assert (paper.get("width"), paper.get("height")) == (root.get("width"), root.get("height"))
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_a_figure_is_one_of_vega_lite_s_though_nobody_checks_that_when_it_is_drawn(name):
-    FIGURES[name]().to_dict(validate=True)
 
 
 READING = "composed over all rounds and runs, an odometer's reading"
@@ -122,13 +120,11 @@ def test_of_nothing_nothing_is_drawn(draw, said):
 @pytest.mark.parametrize(
     ("measured", "said", "dots"),
     [
-        ({"value": lambda n: math.nan if n == 3 else 0.5}, "not a number", 2),
         ({"value": lambda n: math.inf if n == 3 else 0.5}, "not a number", 2),
         ({"value": lambda n: math.nan}, "not a number", 0),
-        ({"value": lambda n: 0.5}, "50.0 %", 3),
         ({"metric": None}, "not measured", 0),
     ],
-    ids=["diverged", "infinite", "never a number", "constant", "not measured"],
+    ids=["infinite", "never a number", "not measured"],
 )
 def test_what_cannot_be_drawn_is_left_out_and_said(measured, said, dots):
     series = alike(rounds=3, **measured).series()

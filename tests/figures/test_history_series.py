@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedprivacy.values.runs import RoundResult
-from fedprivacy.values.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, EpsilonSpread
-from tests.runs.histories import alike, run_history, unlike
+from fedprivacy.values.series import MOST_CURVES, EpsilonSpread
+from tests.runs.histories import alike, unlike
 
 
 def test_rounds_become_points():
@@ -23,6 +23,7 @@ def test_rounds_become_points():
     assert series.worst == (last.max_epsilon, 3.0) and series.budgets == (3.0,)
 
 
+@pytest.mark.exhaustive
 def test_few_curves_are_whole_and_many_are_a_fan_with_its_edges_and_turns():
     few = unlike(MOST_CURVES, rounds=60, quota=20).series()
     assert sum(len(curve.client_ids) for curve in few.curves) == MOST_CURVES
@@ -40,48 +41,12 @@ def test_few_curves_are_whole_and_many_are_a_fan_with_its_edges_and_turns():
     assert set(many.turns) == set(first.values())
 
 
-@pytest.mark.exhaustive
-def test_turns_are_bounded_and_spread_over_the_rounds():
-    """Every client is exhausted at an epsilon of its own."""
-    joins = {f"client-{n}": (lambda r, n=n: r > n // 20) for n in range(1200)}
-    history = run_history(joins, rounds=70, quota=10)
-    rounds = [
-        replace(
-            record, spent={c: replace(s, epsilon=s.epsilon + n / 1e6) for n, (c, s) in enumerate(record.spent.items())}
-        )
-        for record in history.rounds
-    ]
-    turns = replace(history, rounds=tuple(rounds)).series().turns
-    assert MOST_TURNS / 2 <= len(turns) <= MOST_TURNS
-    assert turns[0][0] == 10 and turns[-1][0] == 69
-
-
-def test_long_runs_are_thinned():
-    series = alike(clients=2, rounds=1201, quota=2000).series()
-    assert len(series.points) <= MOST_ROUNDS and series.points[-1].round == 1201
-    assert series.curves[0].rounds == tuple(point.round for point in series.points)
-
-
-def test_chosen_clients_have_curves_of_their_own():
-    history = alike(rounds=3)
-    chosen = history.series(["client-4", "client-2"]).chosen
-    assert [curve.client_ids for curve in chosen] == [("client-4",), ("client-2",)]
-    assert chosen[0].epsilons == tuple(record.spent["client-4"].epsilon for record in history.rounds)
-
-
 def test_a_client_that_is_not_there_and_too_many_clients_are_refused():
     history = alike(clients=11, rounds=1)
     with pytest.raises(ValueError, match=r"no client 'nobody'; choose"):
         history.series(["client-1", "nobody"])
     with pytest.raises(ValueError, match=r"11 clients are chosen, and 10 can be; choose fewer"):
         history.series([f"client-{n}" for n in range(1, 12)])
-
-
-def test_a_run_without_a_round_has_no_points():
-    series = alike(rounds=0).series()
-    assert series.points == () and series.curves is None
-    with pytest.raises(ValueError, match="no finished round"):
-        _ = series.last
 
 
 def started(history):
@@ -101,16 +66,6 @@ def test_costs_are_what_epsilons_grew_by():
     assert cost.growth[0, 2] == pytest.approx(
         history.rounds[2].spent[cost.client_ids[0]].epsilon - history.rounds[1].spent[cost.client_ids[0]].epsilon
     )
-
-
-def test_costs_show_those_who_spent_most_and_put_many_rounds_into_a_column():
-    history = started(unlike(9, rounds=500, quota=600))
-    cost = history.costs(most=3)
-    spent = sorted((client.epsilon for client in history.last.spent.values()), reverse=True)
-    assert cost.growth.shape == (3, len(cost.last))
-    assert len(cost.last) <= MOST_COLUMNS and cost.first[0] == 1 and cost.last[-1] == 500
-    assert all(first == last + 1 for first, last in zip(cost.first[1:], cost.last, strict=False))
-    assert cost.growth.sum(axis=1) == pytest.approx(spent[:3])
 
 
 def test_growth_that_is_not_known_is_not_a_number():

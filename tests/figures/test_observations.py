@@ -1,6 +1,5 @@
 """The tables hold what the figures show, unrounded."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -73,31 +72,3 @@ def test_audits_with_their_verdict_and_a_time_that_people_read():
         "verdict": "consistent",
     }
     assert broken["verdict"] == "violated"
-
-
-def test_compared_runs_have_a_column_more():
-    runs = [alike(rounds=n, out=f"runs/{name}").series() for n, name in ((1, "a"), (2, "b"), (0, "c"))]
-    for compared, alone in (
-        (observations.compared_metric_rows, observations.metric_rows),
-        (observations.compared_tradeoff_rows, observations.tradeoff_rows),
-    ):
-        assert compared(runs) == [{"run": run.facts.name} | row for run in runs for row in alone(run)]
-    assert [(row["run"], row["round"]) for row in observations.compared_epsilon_rows(runs)] == [
-        ("a", 1),
-        ("b", 1),
-        ("b", 2),
-    ]
-    assert observations.compared_epsilon_rows(runs)[-1]["epsilon"] == runs[1].last.epsilons.most
-
-
-def test_every_cell_can_be_written_as_json_without_extensions():
-    history = alike(rounds=2, budget=math.inf, value=lambda n: math.inf)
-    last = history.rounds[-1]
-    spent = {name: replace(client, epsilon=math.inf) for name, client in last.spent.items()}
-    series = replace(history, rounds=(history.rounds[0], replace(last, spent=spent))).series()
-    for rows in (
-        observations.metric_rows(series),
-        observations.epsilon_rows(series),
-        observations.tradeoff_rows(series),
-    ):
-        assert rows[-1] and json.dumps(rows, allow_nan=False)

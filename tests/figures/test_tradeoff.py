@@ -8,7 +8,7 @@ import pytest
 
 from fedprivacy.figures import tradeoff_figure
 from fedprivacy.figures.style import SPENDING
-from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts
+from tests.figures.reading import coloured, dashed, drawn, marks, place, texts
 from tests.runs.histories import alike
 
 pytestmark = pytest.mark.exhaustive
@@ -30,14 +30,6 @@ def test_the_line_goes_through_every_round_in_its_order():
     ]
     assert points_of(line) == [pytest.approx(point, abs=0.01) for point in wanted]
     assert len(coloured(marks(root, "symbol"), SPENDING)) == 30
-
-
-def test_the_last_round_is_named_and_the_title_says_what_it_reached():
-    root = drawn(tradeoff_figure(alike(rounds=30).series()))
-    assert "After 30 rounds: accuracy 77.1 % for ε 2.12" in texts(root)
-    x, y = place(text_called(root, "round 30"))
-    end = points_of(marks(root, "line")[0])[-1]
-    assert math.dist((x, y), end) < 15
 
 
 def test_budgets_are_upright_rules_and_of_many_only_the_least_and_the_largest():

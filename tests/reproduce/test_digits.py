@@ -29,15 +29,6 @@ def test_products_stand_for_the_square_of_the_features_inner_product():
     assert (kernel - (unit @ unit.T) ** 2).abs().max() < 0.2
 
 
-def test_a_slant_of_nothing_only_enlarges():
-    blank = torch.full((2, 8, 8), 0.5)
-    blank[:, :2], blank[:, -2:], blank[:, :, :2], blank[:, :, -2:] = 0, 0, 0, 0
-    upright = digits.slanted(blank, 0.0)
-    assert upright.shape == (2, 16, 16)
-    torch.testing.assert_close(upright, upright.flip(-1), atol=1e-5, rtol=0)
-    assert not torch.allclose(digits.slanted(blank, 0.25), upright, atol=0.1)
-
-
 @pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_a_short_run_learns_within_its_budget(tmp_path, monkeypatch):

@@ -53,7 +53,7 @@ def test_the_least_loss_is_that_of_the_optimum(few):
     assert logistic.least_loss(1.0, 1.0) == pytest.approx(closure().item(), abs=1e-5)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_short_runs_come_nearer_to_the_optimum_and_say_what_they_cost(few, monkeypatch, tmp_path):
     """Noise is less than the paper's, as so few records and rounds need."""

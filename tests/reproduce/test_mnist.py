@@ -33,7 +33,7 @@ def made_up(tmp_path, monkeypatch):
     return folder
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_every_row_of_a_short_run_keeps_its_budget(made_up, tmp_path):
     told, budgets = [], [2.93, 2.93, 3.0, 3.0, 3.0, 3.0]

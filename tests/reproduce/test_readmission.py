@@ -18,6 +18,7 @@ def shard(payer, unit=ROW):
     return Readmission(DATA, unit).shard(fp.ShardSource(partition_id=PAYERS.index(payer), num_partitions=len(PAYERS)))
 
 
+@pytest.mark.exhaustive
 def test_the_encounters_are_those_of_the_publication_and_a_patient_is_trained_or_tested():
     table = encounters(DATA)
     assert len(table.inputs) == 101_766
@@ -28,6 +29,7 @@ def test_the_encounters_are_those_of_the_publication_and_a_patient_is_trained_or
     assert (table.inputs.min(), table.inputs.max()) == (0.0, 1.0)
 
 
+@pytest.mark.exhaustive
 def test_a_payer_s_patients_are_fewer_than_its_encounters():
     rows, patients = shard("MC"), shard("MC", fp.Unit("patient", 4))
     assert len(patients) < len(rows)
@@ -44,7 +46,7 @@ def test_three_nats_a_patient_cost_little_of_the_auc(tmp_path):
     assert run.metrics["auc"] > 0.65
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_it_measures_the_rows_that_it_announces(tmp_path, monkeypatch):
     monkeypatch.setattr("simulations.reproduce.readmission.OPEN_ROUNDS", 2)

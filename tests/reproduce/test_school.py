@@ -37,13 +37,7 @@ def test_a_pupil_is_either_trained_on_or_held_out(few):
         assert trained.inputs.min() >= 0 and trained.inputs.max() <= 1.0
 
 
-def test_another_seed_is_another_split(few):
-    source = ShardSource(partition_id=0, num_partitions=len(SIZES))
-    first, same, other = (school.School(few / "school.mat", seed).held_out(source).targets for seed in (0, 0, 1))
-    assert torch.equal(first, same) and not torch.equal(first.sort()[0], other.sort()[0])
-
-
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_short_runs_keep_their_budgets_and_personal_models_their_schools(few, monkeypatch, tmp_path):
     for name, value in {"rounds": 20, "learning_rate": 0.1}.items():

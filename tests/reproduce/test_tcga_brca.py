@@ -27,11 +27,6 @@ def test_the_regions_are_those_of_flamby_and_covariates_are_moved_by_public_cons
     assert inputs[:, 0].abs().max() < 3.0 and abs(inputs[:, 0].mean().item()) > 1e-3
 
 
-def test_another_number_of_clients_is_refused():
-    with pytest.raises(ValueError, match="clients is 5; there are 6 regions"):
-        TcgaBrca(DATA).shard(fp.ShardSource(partition_id=0, num_partitions=5))
-
-
 @pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_three_nats_rank_patients_better_than_flambys_average_without_privacy(tmp_path):

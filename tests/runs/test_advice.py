@@ -51,13 +51,3 @@ def test_private_sizes_decide_nothing(records, caplog):
     fp.plan(Hidden(records), clients=2, rounds=1, noise_multiplier=5.0, delta=0.1)
     (said,) = warnings(caplog)
     assert "a client has about 40 records (the task's nominal_shard_size)" in said
-
-
-def test_a_delta_that_suits_the_records_or_cannot_be_judged_here_is_passed_in_silence(caplog):
-    class Deployed(Blobs):
-        def shard(self, source):
-            raise FileNotFoundError(source.folder)
-
-    fp.plan("digits", clients=10, rounds=1, noise_multiplier=5.0, delta=1e-4)
-    fp.plan(Deployed(), clients=2, rounds=1, noise_multiplier=5.0, delta=0.5)
-    assert warnings(caplog) == []

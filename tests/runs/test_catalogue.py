@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records import catalogue as catalogues
-from fedprivacy.runs.records.catalogue import Catalogue, default_sources, url_of
+from fedprivacy.runs.records.catalogue import Catalogue
 from fedprivacy.values.runs import RunStatus
 from tests.dashboard.shown import charge, record
 from tests.ledger.acts import tamper
@@ -23,15 +23,6 @@ def names(catalogue):
 
 def at(path):
     return f"sqlite:///{path}"
-
-
-def test_a_folder_s_runs_are_found_when_they_begin(tmp_path):
-    record(at(tmp_path / "one" / "ledger.db"), facts("one"), growing(["a"], 1), RunStatus.FINISHED)
-    catalogue = Catalogue([str(tmp_path)])
-    assert names(catalogue) == ["one"]
-    record(at(tmp_path / "two" / "ledger.db"), facts("two"), [])
-    assert names(catalogue) == ["one", "two"]
-    assert catalogue.store_of("two").run("two") and catalogue.store_of("three") is None
 
 
 def test_a_run_is_found_in_its_folder_and_its_charges_wherever_its_ledger_is(tmp_path):
@@ -65,13 +56,6 @@ def made(folder):
     return folder
 
 
-def test_a_file_a_url_and_a_folder_with_a_ledger_of_its_own_each_once(tmp_path):
-    for name in ("file", "url", "folder"):
-        record(at(tmp_path / name / "ledger.db"), facts(name), [])
-    sources = [str(tmp_path / "file" / "ledger.db"), at(tmp_path / "url" / "ledger.db"), str(tmp_path / "folder")]
-    assert names(Catalogue(sources)) == names(Catalogue([*sources, str(tmp_path)])) == ["file", "folder", "url"]
-
-
 def test_runs_of_one_ledger_are_all_found_on_postgresql_too(postgres_url):
     for name in ("one", "two"):
         record(postgres_url, facts(name), growing(["a"], 1))
@@ -80,31 +64,6 @@ def test_runs_of_one_ledger_are_all_found_on_postgresql_too(postgres_url):
     record(postgres_url, facts("three"), [])
     assert names(catalogue) == ["one", "three", "two"]
     catalogue.close()
-
-
-def test_what_changes_is_seen_and_what_does_not_is_not_read_again(tmp_path, monkeypatch):
-    url = at(tmp_path / "one" / "ledger.db")
-    record(url, facts("one"), growing(["a"], 1), RunStatus.FINISHED)
-    catalogue = Catalogue([str(tmp_path)])
-    catalogue.listing()
-    looked = []
-    real = catalogues.RunStore.runs
-    monkeypatch.setattr(catalogues.RunStore, "runs", lambda store: looked.append(1) or real(store))
-    catalogue.listing()
-    assert not looked
-    record(url, facts("one"), growing(["a"], 4))
-    assert catalogue.listing().runs[0].last.round == 4 and len(looked) == 1
-
-
-def test_a_ledger_of_an_earlier_version_is_named_and_hides_no_other(tmp_path):
-    record(at(tmp_path / "good" / "ledger.db"), facts("good"), [])
-    (tmp_path / "old").mkdir()
-    Ledger(old := at(tmp_path / "old" / "ledger.db")).close()
-    tamper(old, "UPDATE alembic_version SET version_num = '0002'")
-    listing = Catalogue([str(tmp_path)]).listing()
-    assert [run.facts.name for run in listing.runs] == ["good"]
-    (problem,) = listing.problems
-    assert "has revision 0002" in problem and "old" in problem
 
 
 def test_a_ledger_whose_run_store_has_other_columns_names_the_runs_folders_as_the_remedy(tmp_path):
@@ -140,14 +99,3 @@ def test_a_place_without_a_run_is_refused(tmp_path):
     with pytest.raises(LedgerError, match="password"):
         Catalogue(["postgresql+psycopg://me:secret@host/name"])
     assert Catalogue([str(tmp_path)]).listing().runs == []
-
-
-def test_by_default_this_folder_s_runs_and_the_deployments_are_shown(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert default_sources() == []
-    (tmp_path / "runs").mkdir()
-    file = tmp_path / "home" / ".fedprivacy" / "ledger.db"
-    record(at(file), facts("deployed"), [])
-    assert default_sources() == ["runs", str(file)]
-    assert url_of(str(file)) == at(file)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from fedprivacy._support.settings import fields_of, kind_of
-from fedprivacy.runs.settings.configuration import FIELDS, GROUPS, ConfigError, RunConfig, resolve
+from fedprivacy._support.settings import kind_of
+from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig, resolve
 from fedprivacy.training.algorithms import ALGORITHMS
 from tests.flower.blobs import Blobs, PrivateSizes
 
@@ -20,13 +20,6 @@ def problems(**settings):
     with pytest.raises(ConfigError) as refused:
         resolve({key.replace("_", "-"): value for key, value in settings.items()}, task)
     return refused.value.problems
-
-
-def test_what_is_left_open_comes_from_the_task_s_recipe_and_what_is_given_wins():
-    config = resolve({"task": "digits", "rounds": "", "epsilon": None})
-    assert (config.rounds, config.epsilon, config.delta, config.clients) == (60, 3.0, 1e-4, 10)
-    given = resolve({"rounds": 7, "epsilon": 1})
-    assert (given.rounds, given.epsilon) == (7, 1.0)
 
 
 def test_noise_without_a_budget_measures_and_noise_with_a_budget_enforces():
@@ -56,18 +49,17 @@ def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
 BEYOND = {int: [-1, 0, 2**64], float: [-1.0, 0.0, 2e30, 1.7e308, math.inf]}
 
 
-@pytest.mark.parametrize("key", [key for key, field in FIELDS.items() if kind_of(field) in ("int", "float")])
-def test_a_number_that_cannot_be_is_one_problem_in_words_that_people_use(key):
+def test_a_number_that_cannot_be_is_one_problem_in_words_that_people_use():
     """Whatever is wrong with one setting: nothing else is said to be wrong, and nothing in the arithmetic's words."""
-    kind = {"int": int, "float": float}[kind_of(FIELDS[key])]
-    low, high = FIELDS[key].metadata["bounds"]
-    refused = [value for value in BEYOND[kind] if not low <= value <= high]
-    assert refused
-    for value in refused:
+    kinds = {key: {"int": int, "float": float}.get(kind_of(field)) for key, field in FIELDS.items()}
+    bounds = {key: FIELDS[key].metadata["bounds"] for key, kind in kinds.items() if kind}
+    refused = [(k, v) for k, (low, high) in bounds.items() for v in BEYOND[kinds[k]] if not low <= v <= high]
+    assert {key for key, _ in refused} == bounds.keys() and len(bounds) > 30
+    for key, value in refused:
         beside = {"server-learning-rate": {"strategy": "fedadam"}}.get(key, {})
         (problem,) = problems(**beside, **{key: value})
         said, _, remedy = problem.partition("; ")
-        assert said == f"{key} is {float(value) if kind is float else value}"
+        assert said == f"{key} is {kinds[key](value)}"
         assert not re.search(r"e[+-]\d", remedy)
         if value <= 0:
             assert "above 0" in remedy or "from 0" in remedy or "from 1 to" in remedy
@@ -99,27 +91,18 @@ SPEEDS, AVAILABILITY = "; give equal, lognormal:SIGMA", "; give diurnal:SHARE"
 REFUSED = [
     # a value that there is none of
     ({"task": "nothing"}, "task is 'nothing'; choose one of digits, cancer, or write path/to/file.py:name."),
-    ({"task": "a/b.py:T"}, "task names file 'a/b.py', which does not exist; give its path from here."),
     ({"task": "nosuch.module:T"}, "task names module 'nosuch.module', which cannot be imported"),
-    ({"task": "math:Task"}, "defines no 'Task'"),
     ({"epsilon": math.nan}, "epsilon is nan; give a number."),
     ({"epsilon": True}, "epsilon is True; give a number"),
     ({"privacy": "perhaps"}, "privacy is 'perhaps'; give true or false."),
-    ({"optimizer": "rmsprop"}, "optimizer is 'rmsprop'; choose one of sgd, adam, adamw."),
     ({"clipping": "none"}, "clipping is 'none'; choose one of flat, per-layer, automatic, adaptive."),
-    ({"filter": "none"}, "filter is 'none'; choose one of fixed-mechanism, adaptive, fixed-then-adaptive."),
-    ({"weighting": "x"}, "weighting is 'x'; choose one of size, inverse-variance."),
-    ({"algorithm": "x"}, "algorithm is 'x'; choose one of fedavg, local, mr-mtl, ditto"),
-    ({"learning_rate_schedule": "x"}, "learning-rate-schedule is 'x'; choose one of constant, linear, cosine."),
-    ({"user_level_clipping": "x"}, "user-level-clipping is 'x'; choose one of fixed, adaptive."),
-    ({"cohort_sampling": "shuffled"}, "cohort-sampling is 'shuffled'; choose one of fixed, poisson."),
     ({"trackers": "wandb,nosuch"}, "trackers names 'nosuch'; choose from tensorboard, mlflow, wandb, separated"),
-    *(({"speeds": text}, SPEEDS) for text in ("fast", "lognormal", "lognormal:0", "lognormal:9", "normal:1")),
+    *(({"speeds": text}, SPEEDS) for text in ("fast", "lognormal:0", "lognormal:9")),
     *(({"speeds": text}, "MEDIAN seconds above 0") for text in ("lognormal:1:0", "lognormal:1:inf")),
-    *(({"availability": text}, AVAILABILITY) for text in ("always", "diurnal:1", "diurnal:x", "night:0.5")),
+    *(({"availability": text}, AVAILABILITY) for text in ("diurnal:1", "diurnal:x")),
     *(
         ({"ledger": url}, "sqlite:///path/to/ledger.db")
-        for url in ("mysql://host/name", "sqlite:ledger.db", ":memory:", "sqlite:///:memory:")
+        for url in ("mysql://host/name", ":memory:", "sqlite:///:memory:")
     ),
     # privacy
     ({"epsilon": math.inf}, "epsilon is inf, which asks for no noise at all; give a noise-multiplier"),
@@ -128,30 +111,21 @@ REFUSED = [
     ({"privacy": False, "local_evaluation": 2}, "local-evaluation is 2 and privacy is off; leave local-evaluation"),
     ({"local_evaluation": 9, "rounds": 5}, "so that no round would evaluate; give at most 5, or leave it open."),
     # optimisers
-    ({"optimizer": "adam"}, "learning-rate is open, but the task's recipe is for sgd; give a learning-rate."),
     ({"optimizer": "adam", "learning_rate": 0.1, "momentum": 0.9}, "optimizer is 'adam', momentum"),
-    ({"optimizer": "adamw", "learning_rate": 0.1, "momentum": 0.9, "weight_decay": 0.1}, "choose sgd"),
     # strategies
-    ({"server_momentum": 0.9}, "fedavg does not take; leave it open, or choose fedavgm or fedadam or fedyogi."),
     ({"proximal_mu": 0.1, "strategy": "fedadam"}, "fedadam does not take; leave it open, or choose fedprox."),
     ({"strategy": "krum", "clients": 4}, "needs 5 clients in each round, and clients times fraction-train is 4;"),
     ({"strategy": "fedtrimmedavg", "fraction_train": 0.45}, "needs 5 clients in each round, and clients times"),
     ({"strategy": "krum", "weighting": "inverse-variance"}, "weighs no update; choose one of fedavg"),
     ({"strategy": "fedprox", "local_steps": 1}, "which is fedavg when local-steps is 1; give local-steps from 2"),
-    ({"strategy": "averaging.py"}, "fedyogi, fedprox, fedtrimmedavg, krum, or write"),
     # algorithms
-    ({"pull": 0.1}, "which algorithm 'fedavg' does not take; leave it open, or choose mr-mtl or ditto."),
-    ({"personal_steps": 3}, "which algorithm 'fedavg' does not take; leave it open, or choose ditto or fedrep."),
     *(
         ({"algorithm": name, "local_steps": kind.fewest_steps - 1}, f"give at least {kind.fewest_steps}.")
         for name, kind in ALGORITHMS.items()
         if kind.fewest_steps > 1
     ),
     ({**PERSONAL, "personal_steps": 4}, "the global model needs at least one of them; give fewer personal-steps"),
-    *(
-        ({**CONTROLLED, **other}, "whose controls are told by plain gradient steps; choose optimizer sgd")
-        for other in ({"momentum": 0.9}, {"weight_decay": 0.1}, {"optimizer": "adam", "learning_rate": 0.1})
-    ),
+    ({**CONTROLLED, "momentum": 0.9}, "whose controls are told by plain gradient steps; choose optimizer sgd"),
     ({**CONTROLLED, "strategy": "krum"}, "whose controls are told by the average, and strategy is 'krum'"),
     ({"fine_tuning_rounds": 5, "rounds": 5}, "so that no global model is trained; give fewer, or"),
     ({**LOCAL, "fine_tuning_rounds": 3}, "trains each client's own model already; leave it open, or choose fedavg"),
@@ -162,11 +136,8 @@ REFUSED = [
     ({"cohort_sampling": "poisson"}, "cohort-sampling is poisson, and there is no cohort-size"),
     ({"over_selection": 1.3}, "over-selection is 1.3, and there is no cohort-size that it would be about; give one."),
     ({"cohort_size": 3, "cohort_sampling": "poisson", "over_selection": 2.0}, "asks for no fixed number"),
-    ({"cohort_size": 4, "strategy": "krum"}, "needs 5 clients in each round, and cohort-size is 4; give more"),
     ({"cohort_size": 6, "strategy": "krum", "cohort_sampling": "poisson"}, "'poisson' may leave fewer; leave that"),
-    ({"availability": "diurnal:0.5", "strategy": "fedtrimmedavg"}, "'diurnal:0.5' may leave fewer"),
     # user-level noise
-    ({"user_level_clipping_norm": 1.0}, "and there is no user-level noise; give a user-level-noise-multiplier"),
     ({**USER_LEVEL, "strategy": "krum"}, "there is nothing but their noisy average; choose one of"),
     ({**USER_LEVEL, "weighting": "inverse-variance"}, "all clients count alike; leave weighting open."),
     ({**USER_LEVEL, "local_evaluation": 2}, "what it tells is in no user-level account; leave it open"),
@@ -198,10 +169,10 @@ JUST_RIGHT = [
 """The other side of the edges of what is refused."""
 
 
-@pytest.mark.parametrize("settings", JUST_RIGHT, ids=str)
-def test_what_is_just_right_is_taken(settings):
-    config = resolve({key.replace("_", "-"): value for key, value in settings.items()})
-    assert {key: getattr(config, key) for key in settings} == settings
+def test_what_is_just_right_is_taken():
+    for settings in JUST_RIGHT:
+        config = resolve({key.replace("_", "-"): value for key, value in settings.items()})
+        assert {key: getattr(config, key) for key in settings} == settings
 
 
 def test_a_ledger_is_no_folder(tmp_path):
@@ -239,22 +210,6 @@ def test_the_recipe_s_momentum_and_weight_decay_are_for_its_own_optimiser():
     assert problems(task_object=Torn())[0].startswith("optimizer is 'adam', momentum 0.9")
 
 
-@pytest.mark.parametrize(
-    "given", [{"noise-multiplier": 1.0}, {"batch-size": 8.0, "noise-multiplier": 1.0, "epsilon": 2.0, "seed": 3}]
-)
-def test_every_setting_has_a_help_text_and_a_configuration_is_read_back_from_what_it_made_public(given):
-    config = resolve(given)
-    assert all(field.metadata["help"] for field in FIELDS.values())
-    assert config.public().keys() == FIELDS.keys()
-    assert RunConfig.from_public(config.public()) == config
-
-
-def test_each_setting_belongs_to_one_group():
-    groups = [FIELDS.keys() & fields_of(group).keys() for group in GROUPS]
-    assert sum(map(len, groups)) == len(FIELDS) == len(fields_of(RunConfig))
-    assert all(groups)
-
-
 def test_settings_of_another_version_are_named():
     public = resolve({}).public()
     with pytest.raises(ConfigError, match=r"has other ones \(colour, rounds\); use that version"):
@@ -276,19 +231,6 @@ def test_a_run_that_goes_on_takes_its_own_settings_and_no_others():
         "delta is 'small'; give a number",
     ):
         assert any(problem.startswith(words) for problem in refused.value.problems), words
-
-
-def test_what_a_strategy_leaves_open_is_its_entry_s():
-    def chosen(**settings):
-        config = resolve({"local-steps": 2} | settings)
-        return config.server_learning_rate, config.server_momentum, config.proximal_mu
-
-    assert chosen() == (None, None, None)
-    assert chosen(strategy="fedavgm") == (0.1, 0.9, None)
-    assert chosen(strategy="fedadam") == (0.03, 0.9, None)
-    assert chosen(strategy="fedprox") == (None, None, 0.01)
-    assert chosen(strategy="fedadam", **{"server-learning-rate": 1}) == (1.0, 0.9, None)
-    assert chosen(strategy="mine.py:Mine", **{"server-momentum": 0.5}) == (None, 0.5, None)
 
 
 def test_what_simulates_clients_goes_together_and_no_trace_is_looked_for_before_a_server_needs_it():

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.runs.settings.device import choose_device
 
 
@@ -15,10 +14,3 @@ def two_gpus(monkeypatch):
 def test_auto_spreads_clients_over_the_gpus_and_a_named_device_is_kept(two_gpus):
     assert [str(choose_device("auto", number)) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     assert [str(choose_device(name, 1)) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
-
-
-def test_without_a_gpu_auto_is_the_cpu_and_a_gpu_is_an_error(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert str(choose_device("auto", 5)) == "cpu"
-    with pytest.raises(ConfigError, match="device is 'cuda:1', but this machine has 0 GPUs"):
-        choose_device("cuda:1")

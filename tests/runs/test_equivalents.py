@@ -59,24 +59,19 @@ def test_it_is_said_in_one_line_and_not_of_the_other(settings, other, whose, wor
 
 
 NEIGHBOURS = [
-    ({"algorithm": "mr-mtl", "pull": 1.9}, {}),
-    ({"algorithm": "mr-mtl", "pull": 0.1}, LOCAL),
-    ({"algorithm": "ditto", "pull": 1.0}, {}),
-    ({"strategy": "fedprox", "proximal_mu": 0.5}, {}),
-    (FEDAVGM | {"server_momentum": 0.0, "server_learning_rate": 0.5}, {}),
-    (FEDAVGM | {"server_momentum": 0.5, "server_learning_rate": 1.0}, {}),
-    ({"algorithm": "scaffold", "local_steps": 1, "fraction_train": 0.5}, {"local_steps": 1, "fraction_train": 0.5}),
-    ({"clients": 1, "algorithm": "ditto"}, LOCAL | {"clients": 1}),
+    {"algorithm": "mr-mtl", "pull": 1.9},
+    {"algorithm": "mr-mtl", "pull": 0.1},
+    {"algorithm": "ditto", "pull": 1.0},
+    {"strategy": "fedprox", "proximal_mu": 0.5},
+    FEDAVGM | {"server_momentum": 0.0, "server_learning_rate": 0.5},
+    FEDAVGM | {"server_momentum": 0.5, "server_learning_rate": 1.0},
+    {"algorithm": "scaffold", "local_steps": 1, "fraction_train": 0.5},
+    {"clients": 1, "algorithm": "ditto"},
 ]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("settings", "other"), NEIGHBOURS)
-def test_sensible_neighbours_are_another_algorithm_and_pass_in_silence(settings, other, tmp_path, caplog, undrawn):
-    assert said(settings, caplog) == []
-    whose = "own" if "local" in other.values() else "global"
-    one, two = trained(settings, whose, tmp_path / "one"), trained(other, whose, tmp_path / "two")
-    assert (one - two).abs().max() > 1e-4
+def test_sensible_neighbours_pass_in_silence(caplog):
+    assert [said(settings, caplog) for settings in NEIGHBOURS] == [[]] * len(NEIGHBOURS)
 
 
 def test_a_falling_learning_rate_begins_as_the_other(caplog):
@@ -92,9 +87,7 @@ TOLD = (
 )
 
 
-@pytest.mark.parametrize(
-    "command", ["plan", *(pytest.param(c, marks=pytest.mark.exhaustive) for c in ("simulate", "sweep"))]
-)
+@pytest.mark.parametrize("command", ["plan", pytest.param("sweep", marks=pytest.mark.exhaustive)])
 def test_each_command_says_it_once_before_the_first_round(command, tmp_path, caplog):
     options = [f"--{key}={value}" for key, value in DEGENERATE.items()] + ["--task=cancer", "--clients=2", "--rounds=1"]
     options += ["--jobs=1", "--out=swept", "--epsilon=1,2"] * (command == "sweep")

@@ -54,17 +54,6 @@ def test_rounds_are_read_back_as_they_were_written_and_what_is_not_finite_is_nul
     assert strict(json.dumps(history.summary()))["accuracy"] is None
 
 
-def test_a_run_that_never_began_leaves_its_folder_free(tmp_path):
-    RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
-    with pytest.raises(RunFolderError, match="holds no run"):
-        read_history(tmp_path)
-    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=2.0))
-    write(record(0))
-    write(record(1))
-    with pytest.raises(RunFolderError, match="already holds a run"):
-        RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
-
-
 def stopped(folder, rounds=3):
     """A run of which so many rounds are written."""
     plan = plan_of(Blobs(), epsilon=2.0, rounds=5)
@@ -107,9 +96,8 @@ def test_a_folder_is_read_without_being_written(tmp_path):
     assert plan.config.rounds == 5
 
 
-@pytest.mark.parametrize("name", ["P%41", "a?mode=ro", "b#1", "a b"])
-def test_a_folder_may_have_any_name(name, tmp_path):
-    stopped(tmp_path / name)
+def test_a_folder_may_have_any_name(tmp_path):
+    stopped(tmp_path / (name := "P%41 a?mode=ro b#1"))
     assert len(read_history(tmp_path / name).rounds) == 3 and [each.name for each in tmp_path.iterdir()] == [name]
 
 
@@ -121,14 +109,6 @@ def test_a_run_of_an_earlier_version_is_refused_and_not_overwritten(tmp_path):
         RunWriter(tmp_path, plan_of(Blobs(), epsilon=2.0, rounds=5))
 
 
-def test_a_run_store_with_other_columns_is_refused(tmp_path):
-    stopped(tmp_path)
-    with closing(sqlite3.connect(tmp_path / RECORD)) as connection:
-        connection.execute("ALTER TABLE recorded_clients DROP COLUMN averaged")
-    with pytest.raises(RunFolderError, match=r"was written by another version of fedprivacy.*or make the runs again\."):
-        read_history(tmp_path)
-
-
 def test_a_run_that_lost_a_finished_round_does_not_go_on(tmp_path):
     plan = stopped(tmp_path)
     with pytest.raises(RunFolderError, match=r"run.db' does not hold rounds 1 to 4.*start anew in a new folder"):
@@ -136,16 +116,6 @@ def test_a_run_that_lost_a_finished_round_does_not_go_on(tmp_path):
     with pytest.raises(RunFolderError, match=r"nowhere' holds no run; name a folder"):
         RunWriter(tmp_path / "nowhere", plan, resume_from=1)
     assert len(read_history(tmp_path).rounds) == 3
-
-
-def test_a_run_has_one_process(tmp_path):
-    plan = stopped(tmp_path)
-    first = RunWriter(tmp_path, plan, resume_from=3)
-    with pytest.raises(RunFolderError, match="is still going on, in another process"):
-        RunWriter(tmp_path, plan, resume_from=3)
-    first(record(4))
-    del first
-    RunWriter(tmp_path, plan, resume_from=4)
 
 
 def test_two_new_runs_that_begin_in_one_folder_are_not_both_begun(tmp_path):
@@ -227,12 +197,3 @@ def test_a_line_names_the_clients_that_have_changed_and_all_are_read_back(tmp_pa
     history = read_history(tmp_path)
     assert [history.start, *history.rounds] == records
     assert [one.point for one in history.rounds] == [one.point for one in records[1:]]
-
-
-def test_a_client_that_did_not_come_back_to_a_run_that_goes_on_is_not_read_back(tmp_path):
-    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
-    alone = record(2)
-    for one in (of_two(0, 0, 0), of_two(1, 2, 2), alone, record(3)):
-        write(one)
-    assert named(tmp_path) == [["a", "b"], ["a"], ["a"]]
-    assert read_history(tmp_path).rounds == (of_two(1, 2, 2), alone, record(3))

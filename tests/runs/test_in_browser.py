@@ -10,8 +10,6 @@ from tests.dashboard.browser import LEGIBLE, text_sizes
 from tests.notebook import shown
 from tests.runs.histories import alike, unlike
 
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-
 CLIPPED = """() => [...document.querySelectorAll("svg text")].filter(text => {
     const [inner, outer] = [text, text.ownerSVGElement].map(element => element.getBoundingClientRect());
     return inner.right > outer.right + 0.5 || inner.left < outer.left - 0.5;
@@ -38,18 +36,6 @@ def page(browser):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("name", "font"), [("exhausted", "DejaVu Sans"), ("fan", FONT), ("long-names", "Verdana, sans-serif")]
-)
-def test_no_text_of_the_report_s_figures_is_clipped_whatever_the_font(page, name, font):
-    html = report_html(HISTORIES[name])
-    assert FONT in html
-    page.set_content(html.replace(FONT, font))
-    assert page.locator("figure svg text").count() > 20
-    assert page.evaluate(CLIPPED) == []
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "width", "media"), [("long-names", 390, "screen"), ("fan", 680, "print")])
 def test_a_report_s_figures_are_legible_without_scrolling_sideways(page, name, width, media):
     """On a phone, and on A4 paper."""
@@ -63,6 +49,7 @@ def test_a_report_s_figures_are_legible_without_scrolling_sideways(page, name, w
     assert page.evaluate(CLIPPED) == []
 
 
+@pytest.mark.exhaustive
 def test_a_notebook_shows_a_run_and_its_figures_without_a_network(page, tmp_path):
     run = Run(tmp_path, HISTORIES["exhausted"])
     figures = (run.figures.epsilon(), run.figures.accuracy(), run.figures.tradeoff(), run.figures.cost())

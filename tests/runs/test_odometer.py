@@ -43,6 +43,7 @@ def clock(monkeypatch):
     return time
 
 
+@pytest.mark.exhaustive
 def test_after_any_acts_of_two_runs_every_client_is_read_as_from_scratch(url, clock):
     draw, clients = random.Random(2), [f"c{number:02}" for number in range(12)]
     runs = {"run": accountant(url, clients), "another": accountant(url, clients[4:], "another", OTHER)}
@@ -139,6 +140,7 @@ def of_a_round(tmp_path):
     return count
 
 
+@pytest.mark.exhaustive
 def test_the_books_of_a_round_cost_what_is_asked_and_not_what_is_enrolled(of_a_round):
     few, many = of_a_round(100), of_a_round(3000)
     assert many - few < 1000 < few  # a third of an operation for each client more

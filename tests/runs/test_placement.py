@@ -11,10 +11,8 @@ from fedprivacy.runs.settings.configuration import ConfigError
     [
         (Placement(workers=0), "workers is 0; choose 1, .* as cores"),
         (Placement(workers="many"), "workers is many; choose 1, "),
-        (Placement(workers=0, ray_address="auto"), "workers is 0; choose 1, .* as the cluster has GPUs or CPUs"),
         (Placement(ray_address="ray://head:10001"), "ray-address is 'ray://head:10001', for which Ray has a proxy"),
         (Placement(ray_address="head"), "ray-address is 'head'; give host:port"),
-        (Placement(ray_address=6379), "ray-address is '6379'; give host:port"),
     ],
     ids=str,
 )

@@ -78,14 +78,6 @@ def test_the_noise_is_what_the_budget_needs_and_hardly_more_than_the_least():
 
 
 @pytest.mark.exhaustive
-def test_more_budget_more_records_and_more_clients_go_further():
-    usual = {"epsilon": 2.0, "shard_size": 200, "clients": 6}
-    for more in ({"epsilon": 8.0}, {"shard_size": 400}, {"clients": 24}):
-        less, rate = (fp.recommend(Sealed(), **given).settings["learning_rate"] for given in (usual, usual | more))
-        assert less < rate
-
-
-@pytest.mark.exhaustive
 def test_its_settings_train_within_the_budget(tmp_path, monkeypatch, undrawn):
     monkeypatch.chdir(tmp_path)
     found = fp.recommend("cancer", epsilon=1.0, clients=3)
@@ -99,16 +91,6 @@ class PlanOnly:
     simulate = staticmethod(fp.plan)
 
 
-def test_too_much_noise_too_large_a_delta_and_what_would_be_another_algorithm_are_told():
-    assert fp.recommend(Sealed()).advice == ()
-    (loud,) = fp.recommend(Sealed(), shard_size=5).advice
-    assert "too much for so many parameters" in loud
-    (delta,) = fp.recommend(Sealed(), delta=0.01).advice
-    assert "delta is 1e-2" in delta and "has about 200 records" in delta
-    (other,) = fp.recommend(Sealed(), algorithm="mr-mtl", pull=0.0).advice
-    assert "pull is 0 and algorithm is 'mr-mtl'" in other
-
-
 class Deep(Sealed):
     """A body of 78 parameters, and a head of 21."""
 
@@ -116,7 +98,7 @@ class Deep(Sealed):
         return torch.nn.Sequential(torch.nn.Linear(12, 6), torch.nn.Linear(6, 3))
 
 
-@pytest.mark.parametrize(("algorithm", "clients"), [("mr-mtl", 4), ("ditto", 40), ("mr-mtl", 400)])
+@pytest.mark.parametrize(("algorithm", "clients"), [("mr-mtl", 4), ("ditto", 40)])
 def test_an_algorithm_that_pulls_gets_a_pair_whose_product_is_below_1(algorithm, clients):
     found = fp.recommend(Sealed(), algorithm=algorithm, clients=clients)
     chosen = found.settings
@@ -158,15 +140,6 @@ def test_with_hardly_any_noise_the_step_is_what_limits_and_a_model_of_one_s_own_
     assert number.settings["learning_rate"] * number.settings["clipping_norm"] <= LONGEST_STRIDES["number"] * 1.05
 
 
-@pytest.mark.parametrize("algorithm", ["scaffold", "ditto", "local"])
-def test_every_algorithm_gets_as_many_steps_as_it_needs_and_the_same_noise(algorithm):
-    found, plain = fp.recommend(Deep(), algorithm=algorithm), fp.recommend(Deep())
-    chosen = found.settings
-    assert chosen["local_steps"] == (1 if algorithm in ("local", "mr-mtl") else 2)
-    assert chosen["rounds"] * chosen["local_steps"] == STEPS and found.noise_multiplier == plain.noise_multiplier
-    assert fp.plan(Deep(), **chosen).noise_multiplier == found.noise_multiplier
-
-
 def test_what_must_be_known_is_asked_for():
     class Hidden(Open):
         def shard(self, source):
@@ -184,8 +157,6 @@ def test_what_must_be_known_is_asked_for():
         ({"shard_size": 0}, "shard size is 0; give a number of records, at least 1"),
         ({"shard_size": "many"}, "shard size is 'many'; give a number of records"),
         ({"epsilon": -1.0}, "epsilon is -1.0; choose a number above 0"),
-        ({"algorithm": "fedawg"}, "algorithm is 'fedawg'; choose one of fedavg, local, mr-mtl"),
-        ({"algorithm": "ditto", "pull": -1.0}, "pull is -1.0; choose a number from 0 to a million"),
         ({"epsilon": math.inf}, "epsilon"),
         ({"epsilon": 1e-9}, "epsilon is 1e-09 .* choose a larger epsilon or fewer steps"),
     ],

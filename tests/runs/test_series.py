@@ -30,7 +30,6 @@ def exhausted_by(number):
 
 RUNS = {
     "a fan": growing(MANY, 40, pace={name: 0.05 + 0.01 * n for n, name in enumerate(MANY)}),
-    "long and alike": growing(["a", "b"], 700, pace={"a": 0.2, "b": 0.2}),
     "a raised budget": [finished(n, accounts((0.5 * n, left))) for n, left in enumerate([4, 2, 0, 5, 3, 0, 0])],
     "a late client": [
         finished(0, accounts((0.0, 8))),
@@ -45,12 +44,12 @@ RUNS = {
     "without a bound": [
         finished(n, [*accounts((0.5 * n, 4)), spent("x", math.inf if n else 0.0, budget=math.inf)]) for n in range(3)
     ],
-    "more exhausted than a fan marks": [finished(n, accounts(*exhausted_by(n))) for n in range(4)],
     "not begun": growing(["a"], 0),
+    "more exhausted than a fan marks": [finished(n, accounts(*exhausted_by(n))) for n in range(4)],
 }
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=[*[*RUNS][:-1], pytest.param([*RUNS][-1], marks=pytest.mark.exhaustive)])
 def both(request, tmp_path_factory):
     """A reader of the run in memory, and one of the run in the store."""
     url, results = f"sqlite:///{tmp_path_factory.mktemp('run') / 'ledger.db'}", RUNS[request.param]

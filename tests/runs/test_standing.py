@@ -1,17 +1,11 @@
 """Standings: what a ledger holds of a run's clients, and the noise with which a run that was stopped goes on."""
 
-import gc
 import itertools
-from pathlib import Path
-
-import pytest
 
 from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.runs.plans.noise import RunNoise, Standing, standings_on
-from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
-from tests.flower.wards import Wards
 
 ALLOWANCE = Allowance(PrivacyBudget(8.0, 1e-5), "adaptive")
 
@@ -37,16 +31,3 @@ def test_the_bounds_of_a_run_s_noise_are_those_of_the_clients_that_come():
     assert noise.bounds(["a", "b", "c"]) == (1.0, 5.0) and RunNoise(9.0, {"a": 1.0}).bounds(["a", "c"]) == (1.0, 9.0)
     assert RunNoise(9.0, {"a": 1.0}).bounds(["a"]) == (1.0, 1.0) and RunNoise(2.0, {}).bounds(["a"]) == (2.0, 2.0)
     assert RunNoise(None, {"a": 1.0}).bounds(["a"]) is None
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists the files that a process has open")
-def test_a_plan_closes_the_ledger_from_which_it_has_read_standings_and_answers(tmp_path, request):
-    """By itself: without the collector nothing else closes what a plan has left open."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    Ledger(url).close()
-    request.addfinalizer(gc.enable)
-    gc.disable()
-    plan = TrainingPlan.of({"ledger": url}, Wards())
-    assert all(standing.question == plan.preliminary.event() for standing in plan.standings().values())
-    opened = [link.resolve() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
-    assert [file for file in opened if file.is_relative_to(tmp_path)] == []

@@ -4,7 +4,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -70,13 +69,6 @@ def begun(trackers, **options):
     return feed
 
 
-def test_every_tracker_is_told_everything_in_order(caplog):
-    trackers = {"one": Told(), "other": Told()}
-    begun(trackers).end("finished", HANG)
-    assert [tracker.calls for tracker in trackers.values()] == [EVERYTHING, EVERYTHING]
-    assert warnings(caplog) == []
-
-
 @pytest.mark.parametrize(
     ("call", "error", "told"), [("begin", OSError, 1), ("record", SystemExit, 2), ("end", OSError, len(EVERYTHING))]
 )
@@ -99,13 +91,6 @@ def test_a_tracker_that_hangs_delays_neither_rounds_nor_the_end_nor_the_others(c
     good.wait_for(len(EVERYTHING))
     assert good.calls == EVERYTHING
     assert f"Tracker bad does not answer: it lacks {lacks} rounds, and the end of the run." in warnings(caplog)
-
-
-def test_the_patience_is_for_all_trackers_together(never):
-    feed = begun({str(number): Told(hang_at="begin", hang_until=never) for number in range(400)})
-    started = time.monotonic()
-    feed.end("finished", patience=0.2)
-    assert time.monotonic() - started < HANG
 
 
 def test_of_the_rounds_that_pile_up_behind_a_tracker_the_oldest_are_dropped_and_it_is_said(caplog):

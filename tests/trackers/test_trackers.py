@@ -9,14 +9,13 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from contextlib import closing
 
 import numpy as np
 import pytest
 
-from fedprivacy.runs.settings.configuration import ConfigError, resolve
+from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.trackers import TRACKERS, Feed, build_trackers
 from fedprivacy.trackers.tracker import scalars, settings
 from fedprivacy.values.runs import RunStatus
@@ -141,19 +140,6 @@ def test_tensorboard_shows_every_number_of_every_round_settings_guarantee_and_st
     rows = text(events, "settings").splitlines()
     assert rows[2:] == [f"| {key} | {value} |" for key, value in (settings(FACTS) | GUARANTEE).items()]
     assert text(events, "status") == "stopped"
-
-
-@pytest.mark.exhaustive
-def test_a_live_tensorboard_sees_each_round(tmp_path):
-    tracker = build_trackers("tensorboard")["tensorboard"]
-    tracker.begin(FACTS, tmp_path)
-    for each in POINTS[:2]:
-        tracker.record(each)
-        deadline = time.monotonic() + 60
-        while len(seen := series(read_tensorboard(tmp_path), "epsilon/most")) <= each.round:
-            assert time.monotonic() < deadline, f"round {each.round} is not there: {seen}"
-            time.sleep(0.1)
-    tracker.end("finished")
 
 
 def test_in_tensorboard_a_run_that_goes_on_replaces_the_rounds_that_are_run_again(tmp_path):
@@ -311,20 +297,6 @@ def test_wandb_holds_settings_every_number_of_every_round_and_the_status_and_not
 # The names in the setting
 
 
-def test_the_setting_names_trackers_between_commas():
-    assert build_trackers("") == {}
-    assert list(build_trackers(" tensorboard,tensorboard, ")) == ["tensorboard"]
-
-
-def test_unknown_names_are_all_refused_with_the_remedy():
-    with pytest.raises(ConfigError) as refused:
-        resolve({"trackers": "tensorbord, tensorboard,comet"})
-    assert refused.value.problems == [
-        f"trackers names '{name}'; choose from tensorboard, mlflow, wandb, separated by commas."
-        for name in ("tensorbord", "comet")
-    ]
-
-
 def test_missing_libraries_are_all_named_with_the_extra_that_brings_them(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, name)
@@ -335,16 +307,6 @@ def test_missing_libraries_are_all_named_with_the_extra_that_brings_them(monkeyp
     assert refused.value.problems == [
         f"trackers names '{name}', and this Python has no {name}; install 'fedprivacy[{name}]'." for name in TRACKERS
     ]
-
-
-def test_a_folder_of_the_same_name_is_no_library(monkeypatch, tmp_path):
-    """W&B leaves a folder `wandb` where it runs, which Python would import as an empty package."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "wandb"]:
-        monkeypatch.delitem(sys.modules, name)
-    (tmp_path / "wandb").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(ConfigError, match=r"trackers names 'wandb', which cannot be loaded .*'fedprivacy\[wandb\]'"):
-        build_trackers("wandb")
 
 
 def test_every_tracker_is_an_extra():

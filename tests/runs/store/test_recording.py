@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 
-import numpy as np
 import pytest
 from sqlalchemy import Engine, event
 
@@ -15,7 +14,7 @@ from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.runs import AuditResult, Phase, RunStatus, Stage
+from fedprivacy.values.runs import AuditResult, RunStatus
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
 
 EVENT = PoissonSampledGaussian(0.1, 1.5, NeighbouringRelation.ZERO_OUT)
@@ -58,14 +57,7 @@ def test_rounds_clients_and_curves_are_read_back(store, url, at_once):
     assert curves.epsilons.tolist() == [[one.spent[name].epsilon for name in ("c", "b", "a")] for one in records]
 
 
-def test_a_client_that_comes_late_has_no_epsilon_before(store, url):
-    accounts = [[spent("a", 0.0)], [spent("a", 0.5)], [spent("a", 0.7), spent("b", 0.1)]]
-    record(url, [finished(number, each) for number, each in enumerate(accounts)])
-    curves = store.run("run-1").curves(store.run("run-1").standings_of(["b", "a", "nobody"]), [0, 1, 2])
-    assert np.array_equal(curves.epsilons, [[0.0, np.nan], [0.5, np.nan], [0.7, 0.1]], equal_nan=True)
-    assert [curve.rounds for curve in curves.each()] == [(0, 1, 2), (2,)]
-
-
+@pytest.mark.exhaustive
 def test_clients_of_several_parts_keep_their_own_epsilons(store, url):
     names = [f"client-{n:04d}" for n in range(2 * CLIENTS_PER_PART + 3)]
     records = growing(names, 3, pace={name: 1e-3 * (n + 1) for n, name in enumerate(names)})
@@ -73,21 +65,6 @@ def test_clients_of_several_parts_keep_their_own_epsilons(store, url):
     chosen = [names[place] for place in (0, CLIENTS_PER_PART - 1, CLIENTS_PER_PART, 2 * CLIENTS_PER_PART + 2)]
     curves = store.run("run-1").curves(store.run("run-1").standings_of(chosen), [1, 3])
     assert curves.epsilons.tolist() == [[records[n].spent[name].epsilon for name in chosen] for n in (1, 3)]
-
-
-def test_what_has_no_bound_comes_back_infinite_and_counts_as_the_largest(store, url):
-    accounts = [spent("a", math.inf, budget=math.inf), spent("b", 0.4, budget=math.inf), spent("c", 0.2)]
-    record(url, [finished(0, []), finished(1, accounts, accuracy=math.nan)])
-    point = store.run("run-1").now.last
-    assert math.isnan(point.metrics["accuracy"])
-    assert (point.epsilons.most, point.epsilons.least) == (math.inf, 0.2)
-    for descending, order in ((True, ["a", "b", "c"]), (False, ["c", "b", "a"])):
-        _, clients = store.run("run-1").clients(ClientQuery(descending=descending))
-        assert [client.client_id for client in clients] == order
-    _, clients = store.run("run-1").clients(ClientQuery(sort="budget_epsilon"))
-    shares = [(client.spent.budget_epsilon, client.spent.share) for client in clients]
-    assert shares == [(math.inf, None), (math.inf, None), (3.0, pytest.approx(0.2 / 3))]
-    assert store.run("run-1").budgets() == [3.0]
 
 
 def test_states_say_what_became_of_a_client(store, url):
@@ -116,22 +93,6 @@ def test_states_say_what_became_of_a_client(store, url):
     assert run.tally().states == Counter(states.values()) and sum(run.tally().failures.values()) == 4
     found = {f.reason: (f.times, f.clients, f.client_ids, f.last_round) for f in run.failures()}
     assert found["no-reply"] == (2, 2, ("recovered", "silent"), 2)
-
-
-def test_a_raised_budget_takes_the_exhaustion_back(store, url):
-    rounds = [
-        finished(n, [spent("a", 0.5 * n, budget=budget, steps_left=left)])
-        for n, (budget, left) in enumerate([(1.0, 4), (1.0, 2), (1.0, 0), (2.0, 5), (2.0, 0)])
-    ]
-    recording = RunRecording(url, facts())
-    turns = []
-    for one in rounds:
-        recording.add(one)
-        recording.flush()
-        turns.append(store.run("run-1").standings_of(["a"])[0].exhausted_in)
-    recording.close()
-    assert turns == [None, None, 2, None, 4]
-    assert store.run("run-1").turns(10) == [(4, 2.0)]
 
 
 def test_clients_are_sorted_searched_and_paged(store, url):
@@ -211,22 +172,6 @@ def test_an_outage_loses_nothing(store, url):
     assert store.run("run-1").points(range(9)) == [one.point for one in records]
 
 
-def test_phases_and_the_end_are_told(store, url):
-    recording = RunRecording(url, facts())
-    recording.enter(Phase(Stage.TRAINING, 1, 7))
-    recording.flush()
-    run = store.run("run-1").now
-    assert (run.phase, run.last) == (Phase(Stage.TRAINING, 1, 7), None)
-    before = store.changes()["run-1"]
-    recording.end(RunStatus.STOPPED)
-    recording.flush()
-    recording.close()
-    run = store.run("run-1").now
-    assert (run.status, run.phase) == (RunStatus.STOPPED, None)
-    assert run.updated >= run.started
-    assert store.changes()["run-1"] > before
-
-
 def test_charges_and_accounts_come_from_the_ledger(store, url):
     ledger = Ledger(url)
     ledger.open_run("run-1", "digits", "2 parts")
@@ -260,12 +205,3 @@ def test_audits_are_kept_in_their_order_and_runs_apart(store, url):
     assert store.run("run-1").audits() == found and store.run("two").audits() == []
     assert store.changes()["run-1"] > changes, "who watches is told"
     assert store.run("none") is None
-
-
-def test_of_many_exhaustions_some_of_every_time_are_read(store, url):
-    left = [[0 if client < 100 * number else 4 for client in range(300)] for number in range(4)]
-    accounts = [[spent(f"{c:03d}", 0.001 * c + n, steps_left=its) for c, its in enumerate(left[n])] for n in range(4)]
-    record(url, [finished(number, each) for number, each in enumerate(accounts)])
-    assert len(store.run("run-1").turns(1000)) == 300
-    some = store.run("run-1").turns(60)
-    assert len(some) == 60 and {turn for turn, _ in some} == {1, 2, 3}
