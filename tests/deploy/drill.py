@@ -46,6 +46,8 @@ RUN = "deploy run mine-app --run-config drill.toml"
 class Drill:
     """Two hospitals, a server and its proxy, as `deploy init` wrote them, all on this host."""
 
+    program = sys.executable, "-m", "fedprivacy"
+
     def __init__(self, supervisor, folder, command=command_of):
         (folder / "records").mkdir()
         np.save(folder / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
@@ -62,7 +64,7 @@ class Drill:
     def start_run(self, **settings):
         """Start a run, or go on with one; return its folder."""
         out = self.describe_run(**settings)
-        command = [program("fedprivacy"), *RUN.split()]
+        command = [*self.program, *RUN.split()]
         self.run = self._supervisor.start("run", command, environment=self.hosts.environment, directory=self.server)
         return out
 
