@@ -49,7 +49,7 @@ test-all: $(VENV)/.installed-test
 # with that Flower and what it alone needs; the rest is .venv's.
 FLOWERS ?= 1.41.0 1.42.0
 FLOWER_TESTS ?= tests/test_architecture.py tests/flower tests/server $(addprefix tests/deploy/test_,app.py releases.py \
-    inspection.py relay.py submission.py superlink.py deploy_demo.py killed.py flwr_run.py)
+    inspection.py relay.py submission.py superlink.py deploy_demo.py incidents.py flwr_run.py)
 
 $(VENV)/flowers/%/.installed: $(VENV)/.installed-test
 	$(BIN)/python -m venv --clear $(@D)

@@ -16,7 +16,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what run
 PROCESSES = "many processes"
 GROUPS = dict.fromkeys(
     (
-        "tests/deploy/test_killed.py",
         "tests/deploy/test_containers.py",
         "tests/deploy/test_deploy_demo.py",
         "tests/deploy/test_rehearsed.py",

@@ -30,8 +30,9 @@ CACHES = ("__pycache__/", ".*_cache/", ".hypothesis/", ".venv/", "build/", "*.eg
 PATIENCE = 20.0
 """Seconds in which a process that was told to end may still be there: Ray's helpers give up after 15."""
 
-UNCLEARED = {"ray"}
-"""Temporary folders that no program clears away: Ray keeps the logs of its nodes. They go with the run's own folder."""
+UNCLEARED = ("ray", "wandb-media", "wandb-artifacts")
+"""Ends of the names of temporary folders that go with the run's own: Ray keeps the logs of its nodes for ever, and W&B
+two folders until the process ends that has imported it."""
 
 
 def pytest_configure(config):
@@ -61,7 +62,8 @@ class Leftovers:
             *(f"a process: {words}" for words in self._processes()),
             *(
                 f"a temporary file: {name}"
-                for name in sorted({path.name for path in self._temporary.iterdir()} - UNCLEARED)
+                for name in sorted(path.name for path in self._temporary.iterdir())
+                if not name.endswith(UNCLEARED)
             ),
         ]
         shutil.rmtree(self._temporary, ignore_errors=True)

@@ -33,44 +33,51 @@ from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
 from tests.commands.stopping import fill
 from tests.conftest import lacking
-from tests.deploy.written_hosts import HOSPITALS, NGINX, WrittenHosts, deployment
+from tests.deploy.written_hosts import HOSPITALS, NGINX, WrittenHosts, command_of, deployment
 from tests.ledger.acts import tamper
 from tests.postgres import PostgresCluster, find_programs
 
 BUDGET = PrivacyBudget(100.0, 1e-3)
 PATIENCE = 900.0
 DAY = timedelta(days=1)
+RUN = "deploy run mine-app --run-config drill.toml"
 
 
 class Drill:
     """Two hospitals, a server and its proxy, as `deploy init` wrote them, all on this host."""
 
-    def __init__(self, supervisor, folder):
+    program = sys.executable, "-m", "fedprivacy"
+
+    def __init__(self, supervisor, folder, command=command_of):
         (folder / "records").mkdir()
         np.save(folder / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
         out = deployment(folder, sys.prefix, epsilon=BUDGET.epsilon, delta=BUDGET.delta)
         self._supervisor, self._runs = supervisor, 0
         self.server, self.ledger = out / "server", out / "server" / "ledger" / "ledger.db"
         self.told = []
-        self.hosts = WrittenHosts(supervisor, out)
+        self.hosts = WrittenHosts(supervisor, out, command)
         self.hosts.set_up()
 
     def client(self, name):
         return self.server.parent / "clients" / name
 
-    def start_run(self, rounds=3, clients=2, resume=None, ledger=None):
+    def start_run(self, **settings):
         """Start a run, or go on with one; return its folder."""
+        out = self.describe_run(**settings)
+        command = [*self.program, *RUN.split()]
+        self.run = self._supervisor.start("run", command, environment=self.hosts.environment, directory=self.server)
+        return out
+
+    def describe_run(self, rounds=3, clients=2, resume=None, ledger=None, round_timeout=90.0):
+        """Write a run's settings; return its folder."""
         self._runs += 1
         out = self.server / "runs" / f"run-{self._runs}"
         common = {"task": f"{self.server}/mine.py:Sides", "clients": clients, "rounds": rounds}
-        common |= {"node-timeout": 600.0, "round-timeout": 90.0}
+        common |= {"node-timeout": 600.0, "round-timeout": round_timeout}
         books = {"ledger": ledger or f"sqlite:///{self.ledger}", "signing-key": f"{self.server}/signing.key"}
         privacy = {"epsilon": BUDGET.epsilon, "delta": BUDGET.delta, "noise-multiplier": 3.0}
         given = {"resume": str(resume)} if resume else {"out": str(out)}
         write_toml(self.server / "drill.toml", {"": {**common, **books, **privacy, **given}})
-        command = [program("fedprivacy"), "deploy", "run", "mine-app", "--run-config", "drill.toml"]
-        environment = self.hosts.environment
-        self.run = self._supervisor.start("run", command, environment=environment, directory=self.server)
         return out
 
     def wait_for_round(self, out, number):
@@ -79,8 +86,9 @@ class Drill:
             assert time.monotonic() < deadline and self.run.running, self.run.tail(40)
             time.sleep(0.1)
 
-    def ended(self):
-        return self._supervisor.wait(self.run, PATIENCE)
+    def ended(self, process=None):
+        """The exit code of a run, or of another process, at its end."""
+        return self._supervisor.wait(process or self.run, PATIENCE)
 
     def completed(self):
         assert self.ended() == 0, self.run.tail(60)

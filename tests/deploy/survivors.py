@@ -2,7 +2,6 @@
 
 import os
 import signal
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,14 +10,6 @@ import pytest
 def processes_of(folder: Path) -> list[str]:
     """Command lines of living processes whose Flower home lies under `folder`; skips the test if there is no /proc."""
     return list(_found(folder).values())
-
-
-def kill(folder: Path) -> None:
-    """SIGKILL to every process whose Flower home lies under `folder`: no handler runs, no buffer is written."""
-    while found := _found(folder):
-        for process in found:
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
 
 
 def end(folder: Path, words: str) -> None:

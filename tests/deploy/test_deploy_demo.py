@@ -12,13 +12,7 @@ from fedprivacy._support.logs import LogFormat
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.deploy.demo import run_demo
-from fedprivacy.deploy.federation import (
-    HOST,
-    DeploymentError,
-    LoopbackFederation,
-)
-from fedprivacy.deploy.keys import write_client_key
-from fedprivacy.deploy.processes import ProcessError, Supervisor
+from fedprivacy.deploy.federation import HOST, DeploymentError
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger
@@ -105,21 +99,3 @@ def test_a_failed_run_is_an_error_that_shows_the_servers_log(tmp_path):
     with pytest.raises(DeploymentError, match=r"(?s)finished:failed.*no-such-task"):
         run_demo(tmp_path, REPOSITORY, lambda _name, _folder: None, clients=["a"], run_config={"task": "no-such-task"})
     assert processes_of(tmp_path) == []
-
-
-@pytest.fixture
-def federation(tmp_path):
-    """A SuperLink that knows one client."""
-    with Supervisor(tmp_path / "logs") as supervisor:
-        federation = LoopbackFederation(supervisor, tmp_path, ["hospital-0"])
-        federation.start_superlink()
-        federation.wait_for_superlink()
-        federation.register()
-        yield federation
-
-
-@pytest.mark.exhaustive
-def test_a_key_that_nobody_registered_is_kept_out(federation, tmp_path):
-    node = federation.start_supernode(write_client_key(tmp_path, "stranger"), {})
-    with pytest.raises(ProcessError, match="Failed to activate SuperNode"):
-        federation.wait_until_online([node])

@@ -2,12 +2,14 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import psycopg
@@ -17,16 +19,20 @@ from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy._support.software import software
 from fedprivacy.deploy import server_inspection
 from fedprivacy.deploy.federation import free_ports
+from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.deploy.processes import Supervisor
+from fedprivacy.flower.unpublished import ADMITTED
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.certificate import certify
-from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.folder import read_history
+from fedprivacy.runs.records.witnesses import WITNESS
+from tests.commands.running import fedprivacy
 from tests.conftest import lacking
 from tests.dashboard.shown import asking, record
-from tests.deploy.drill import BUDGET, Drill
-from tests.deploy.written_hosts import HOSPITALS, NGINX
+from tests.deploy.drill import BUDGET, RUN, Drill
+from tests.deploy.written_hosts import HOSPITALS, NGINX, warm
 from tests.ledger.acts import fill
 from tests.postgres import PostgresCluster, find_programs
 from tests.runs.store.made_up import facts, growing
@@ -34,8 +40,14 @@ from tests.runs.store.made_up import facts, growing
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = "".join((HOW_TO / name).read_text() for name in ("keys.md", "incidents.md"))
 HOSPITAL, OTHER = HOSPITALS
+SERVICES = ("client", "client-superexec")
 REGISTER = "flwr supernode register clients/hospital-0.pub deployment --name hospital-0"
 REBIND = "fedprivacy ledger rebind hospital-0 clients/hospital-0.pub --ledger ledger/ledger.db"
+
+IMPATIENT = (
+    "from fedprivacy.deploy import submission as run; run.START = 3.0; from fedprivacy.commands.app import app; app()"
+)
+"""The program, which waits less until it names the SuperExec: each look at a run is a process."""
 
 pytestmark = pytest.mark.exhaustive
 
@@ -47,14 +59,22 @@ def typed(line, folder, environment, values):
     for name, value in {**usual, **values}.items():
         line = line.replace(name, str(value))
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    around = {**os.environ, **environment, "PATH": path, "COLUMNS": "300"}
-    done = subprocess.run(["bash", "-c", line], cwd=folder, env=around, check=False, capture_output=True, text=True)
+    with mock.patch.dict(os.environ, environment | {"PATH": path, "COLUMNS": "300"}):
+        command, _, file = line.partition(" > ")
+        if command.startswith("fedprivacy "):
+            done = fedprivacy(*shlex.split(command)[1:], cwd=folder, columns=300)
+            if file:
+                (folder / file).write_text(done.stdout)
+            return done.output
+        done = subprocess.run(["bash", "-c", line], cwd=folder, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
 
 class Operated(Drill):
     """A deployment at whose hosts somebody types what the pages say."""
+
+    program = sys.executable, "-c", IMPATIENT
 
     def at_server(self, line, **values):
         """The output of a command on the server's host."""
@@ -72,18 +92,20 @@ class Operated(Drill):
 
     def stop(self):
         """Both services of the first hospital, as `systemctl stop` ends them."""
-        for service in ("client-superexec", "client"):
+        for service in reversed(SERVICES):
             self.hosts.stop(self.client(HOSPITAL), service)
 
     def start(self):
-        for service in ("client", "client-superexec"):
-            self.hosts.start(self.client(HOSPITAL), service)
+        """Both again; wait until the server has let the hospital in, for a run does not wait for whom it can spare."""
+        node, _ = (self.hosts.start(self.client(HOSPITAL), service) for service in SERVICES)
+        self._supervisor.wait_until_ready(node, lambda: ADMITTED in node.output(), timeout=300)
 
     def ran(self, clients=2):
         """A run of one round that waits for so many clients: who took part, and what was said."""
-        out = self.start_run(rounds=1, clients=clients)
-        self.ended()
-        return read_history(out).last.participants, self.run.output()
+        out = self.describe_run(rounds=1, clients=clients)
+        with mock.patch.dict(os.environ, self.hosts.environment):
+            told = fedprivacy(*RUN.split(), cwd=self.server, columns=300).output
+        return read_history(out).last.participants, told
 
     def spent(self):
         """Steps on the ledger by dataset, after it was verified."""
@@ -98,7 +120,7 @@ def operated(tmp_path_factory):
         lacking("no nginx; install it, for example apt-get install nginx-light")
     folder = tmp_path_factory.mktemp("incidents")
     with Supervisor(folder / "logs") as supervisor:
-        yield Operated(supervisor, folder)
+        yield Operated(supervisor, folder, warm)
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +132,7 @@ def stalled(operated):
         with pytest.MonkeyPatch.context() as monkeypatch:
             for name, value in operated.hosts.environment.items():
                 monkeypatch.setenv(name, value)
-            monkeypatch.setattr(server_inspection, "LONGEST_WAIT", 5.0)
+            monkeypatch.setattr(server_inspection, "LONGEST_WAIT", 2.0)
             deadline = time.monotonic() + 300
             while "still waits for the SuperExec" not in operated.run.output():
                 assert time.monotonic() < deadline, operated.run.tail()
@@ -192,19 +214,48 @@ def test_a_lost_guard_begins_anew_at_what_the_ledger_holds_and_new_patients_shar
     assert operated.lost() == 0
 
 
+@pytest.mark.usefixtures("stalled")
+def test_a_killed_client_and_a_killed_server_lose_no_charge_and_the_run_goes_on(operated):
+    before = {name: operated.steps(name) for name in HOSPITALS}
+    out = operated.start_run(round_timeout=20.0)
+    operated.wait_for_round(out, 1)
+    for service in SERVICES:
+        operated.hosts.kill(operated.client(HOSPITAL), service)
+    operated.wait_for_round(out, 2)
+    for service in ("superexec", "superlink"):
+        operated.hosts.kill(operated.server, service)
+    os.kill(operated.run.pid, signal.SIGKILL)  # which would look for the server for a minute
+    assert operated.ended() != 0
+    verify_ledger(Ledger(f"sqlite:///{operated.ledger}"), witnesses=[read_witness(out / WITNESS)])
+    assert operated.lost() == 0
+    killed = {name: operated.steps(name) for name in HOSPITALS}
+    operated.hosts.start_server()
+    for service in SERVICES:
+        operated.hosts.start(operated.client(HOSPITAL), service)
+    with operated.hosts.kept_running():  # a SuperNode that was killed is refused for a while
+        operated.start_run(resume=out, round_timeout=20.0)
+        operated.completed()
+    rounds = read_history(out).rounds
+    assert [record.round for record in rounds] == [1, 2, 3]
+    assert [record.participants for record in rounds] == [HOSPITALS, (OTHER,), HOSPITALS]
+    assert all(before[name] < killed[name] < operated.steps(name) for name in HOSPITALS)
+    assert operated.lost() == 0
+
+
 def test_a_stolen_key_that_was_replaced_is_let_in_nowhere(operated, rebound):
-    """The thief knocks; the operator is talked into another name, and into taking the key back."""
+    """The thief knocks, and a stranger; the operator is talked into another name, and into taking the key back."""
     server, client, (thief, _) = operated.server, operated.client(HOSPITAL), rebound
     before = operated.spent()
-    for service in ("client", "client-superexec"):
+    for service in SERVICES:
         unit = thief / "systemd" / f"fedprivacy-{service}.service"
         unit.write_text(re.sub(r"(--port |127\.0\.0\.1:)\d+", rf"\g<1>{free_ports(1)[0]}", unit.read_text()))
         unit.write_text(unit.read_text().replace(str(client), str(thief)))
-    knocking = operated.hosts.start(thief, "client")
-    deadline = time.monotonic() + 300
-    while knocking.running and time.monotonic() < deadline:
-        time.sleep(0.5)
-    assert not knocking.running and "SuperNode ID:" not in knocking.output(), knocking.tail()
+    node = thief / "systemd" / "fedprivacy-client.service"
+    for key in (f"{HOSPITAL}.key", write_client_key(thief, "stranger").private_key.name):  # that nobody registered
+        node.write_text(node.read_text().replace(f"{HOSPITAL}.key", key))
+        knocking = operated.hosts.start(thief, "client")
+        operated.ended(knocking)
+        assert ADMITTED not in knocking.output() and "Failed to activate SuperNode" in knocking.output()
     for name, problem in ((OTHER, f"is or was {HOSPITAL}'s"), (HOSPITAL, "replaced that key before")):
         right = (server / "clients" / f"{name}.pub").read_bytes()
         shutil.copy(thief / f"{HOSPITAL}.pub", server / "clients" / f"{name}.pub")

@@ -22,6 +22,7 @@ NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
 BWRAP = shutil.which("bwrap")
 REPOSITORY = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("blobs_task.py")
+WARM = Path(__file__).with_name("warm.py")
 HOSPITALS = ("hospital-1", "hospital-2")
 
 
@@ -49,6 +50,13 @@ def command_of(unit):
     """Program and arguments of a systemd unit."""
     text = unit.read_text().replace("\\\n", " ")
     return shlex.split(re.search(r"^ExecStart=(.*)$", text, flags=re.MULTILINE)[1])
+
+
+def warm(unit):
+    """The command of a unit; a SuperExec forks its apps from a process that has imported their libraries already."""
+    words = command_of(unit)
+    place = next((place for place, word in enumerate(words) if word.endswith("/flower-superexec")), None)
+    return words if place is None else [*words[:place], sys.executable, str(WARM), *words[place + 1 :]]
 
 
 def environment_of(unit):
