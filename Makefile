@@ -35,13 +35,13 @@ PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --di
 
 # Three lanes, see docs/explanation/testing.md: a coffee, a change that lands, an hour.
 test: $(VENV)/.installed-test
-	$(PYTEST) --numprocesses 3 --lane quick
+	$(PYTEST) --numprocesses 3 --lane quick --budget quick
 	@$(BIN)/fedprivacy doctor
 	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make test-all' proves every setting, too."
 
 # Last comes what starts Ray: its node gives up after 15 seconds, and beside other tests it needs longer.
 test-all: $(VENV)/.installed-test
-	$(PYTEST) --numprocesses 4 --lane full -m "not alone"
+	$(PYTEST) --numprocesses 4 --lane full -m "not alone" --budget full
 	$(PYTEST) --numprocesses 0 --lane full -m alone
 	@echo "All tests passed. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
 

@@ -6,7 +6,7 @@ import pytest
 
 import fedprivacy  # noqa: F401 - before torch computes anything, as docs/explanation/gradients.md asks of everybody
 
-pytest_plugins = ("tests.lanes", "tests.leftovers", "tests.small_disk", "tests.times", "tests.reached")
+pytest_plugins = ("tests.lanes", "tests.leftovers", "tests.small_disk", "tests.times", "tests.reached", "tests.pace")
 
 gc.disable()  # until all modules are imported: looking for garbage meanwhile takes a second, and there is none
 
