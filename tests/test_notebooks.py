@@ -13,7 +13,12 @@ from tests.written import ROOT, check_notebook, pages, unproved
 FOLDER = ROOT / "docs/notebooks"
 ALL = [path.name for path in pages.NOTEBOOKS]
 QUICK, DEPLOYED = "1-five-minutes.md", "9-deployment.md"  # the last has many processes, see tests/deploy
-EACH = [name if name == QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in ALL if name != DEPLOYED]
+DEAR = {"4-images.md", "5-adapters.md"}  # half of the time of all
+EACH = [
+    name if name == QUICK else pytest.param(name, marks=pytest.mark.soak if name in DEAR else pytest.mark.exhaustive)
+    for name in ALL
+    if name != DEPLOYED
+]
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -16,7 +16,7 @@ from tests.deploy.locks import LOCKS, applying, locked
 from tests.deploy.written_hosts import BWRAP
 from tests.house import ROOT
 
-pytestmark = pytest.mark.exhaustive
+pytestmark = pytest.mark.soak  # the wheel's deployment installs it, too, from what the machine has already
 
 PAGE = (ROOT / "docs" / "how-to" / "operate.md").read_text()
 BIN = Path(sys.executable).parent

@@ -164,7 +164,11 @@ def test_what_is_read_of_an_array_is_what_is_read_of_each_cell_alone(column, lev
 @given(st.one_of(columns_of(dtype) for dtype in DTYPES if dtype != "g"), LEVELS)  # Python has no such number
 def test_an_array_says_the_same_as_the_list_of_its_cells(column, levels):
     assert readings(column, levels) == readings(list(column), levels)
-    if column.dtype.char not in "ef":  # whose cells tolist() writes with digits that they do not have
+    if column.dtype.str not in (
+        "<f4",
+        "<f2",
+        "<M8[ns]",
+    ):  # tolist() adds digits, and makes whole numbers of these dates
         assert readings(column, levels) == readings(column.tolist(), levels)
 
 
