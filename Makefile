@@ -110,7 +110,7 @@ test-processors: $(VENV)/.installed-test
 	        $(BIN)/python -m pytest --quiet --numprocesses 2 --lane quick $(DECIDED) || exit 1; \
 	done
 
-# Bugs that would weaken a guarantee, planted one at a time in memory: three minutes.
+# Bugs that would weaken a guarantee, planted one at a time in memory: two minutes and a half.
 mutants: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.privacy.bugs
 
