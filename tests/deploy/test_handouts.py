@@ -54,12 +54,15 @@ def files_under(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory):
+def of_its_own(folder):
     """A deployment of a user's own task, whose operator makes the keys."""
-    folder = tmp_path_factory.mktemp("own")
     shutil.copy(OWN, folder / "mine.py")
     return here(folder, task="mine.py:Sides", client_keys="operator")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    return of_its_own(tmp_path_factory.mktemp("own"))
 
 
 def test_the_example_is_a_description(tmp_path):
@@ -188,7 +191,8 @@ def test_an_app_that_keeps_its_task_to_itself_cannot_be_allowed(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_client_that_comes_later_changes_nothing_of_the_others(own):
+def test_a_client_that_comes_later_changes_nothing_of_the_others(tmp_path):
+    own = of_its_own(tmp_path)
     before = files_under(own)
     (own.parent / "mine.py").write_text("what the author changed since is not what the others run")
     described = tomllib.loads((own / "deployment.toml").read_text())
