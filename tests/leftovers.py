@@ -82,6 +82,7 @@ class Leftovers:
     def _processes(self):
         """Return the command lines of processes that a test started and that are still alive."""
         deadline = time.monotonic() + PATIENCE
+        time.sleep(0.2)  # for a moment after it begins, a process has no environment
         while (found := list(_marked(self._name))) and time.monotonic() < deadline:
             time.sleep(0.1)
         return found
