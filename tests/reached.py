@@ -15,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.house import ROOT
 from tests.times import seconds_by_test
 
-ROOT = Path(__file__).parent.parent
 MARKS = ("exhaustive", "soak", "alone")
 
 

@@ -24,19 +24,29 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.house import promises
+from tests.house import ROOT, promises
 from tests.privacy.bugs import BUGS
 from tests.privacy.bugs.bug import FIGURE
-from tests.privacy.bugs.planting import changed, is_in_function, lines_of, plant
-from tests.privacy.bugs.swapped import planted
-from tests.privacy.bugs.trials import PASSED, import_heavy, import_tests, run_tests, tried
-from tests.reached import ROOT, Suite
+from tests.privacy.bugs.planting import is_in_function, lines_of
+from tests.privacy.bugs.trials import (
+    PASSED,
+    import_heavy,
+    import_tests,
+    run_by_import,
+    run_in_place,
+    run_tests,
+    tried,
+)
+from tests.reached import Suite
 
 HANGS = 120
 """Seconds after which the tests of one bug are ended; what failed by then has noticed it."""
 
 NEVER_FREE = 0.02
 """Processor seconds that any test costs besides its own: to be collected, and to be reported."""
+
+ALL = "--maxfail=0"
+"""The option with which tests run on after a failure."""
 
 LANES = ("quick", "full")
 
@@ -61,13 +71,14 @@ def noticing(suite, folder, seconds):
     kept = folder / "noticed.json"
     found = json.loads(kept.read_text()) if kept.exists() else {}
     new = [bug for bug in BUGS if bug.meaning not in found]
-    chosen = {bug.meaning: [*{*bug.tests, *suite.reaching(map(lines_of, bug.changes), seconds)}] for bug in new}
+    chosen = {bug.meaning: {*bug.tests, *suite.reaching(map(lines_of, bug.changes), seconds)} for bug in new}
     in_place = [bug for bug in new if all(map(is_in_function, bug.changes))]
     import_heavy()
-    for bugs, run in ([bug for bug in new if bug not in in_place], _imported), (in_place, _swapped):
-        if run is _swapped:
+    for bugs, run in ([bug for bug in new if bug not in in_place], run_by_import), (in_place, run_in_place):
+        if run is run_in_place:
             import_tests(test for bug in bugs for test in chosen[bug.meaning])
-        for outcome in tried(((bug, functools.partial(run, bug, chosen[bug.meaning])) for bug in bugs), limit=HANGS):
+        trials = ((bug, functools.partial(run, bug, [*chosen[bug.meaning], ALL], plugins=[Failures()])) for bug in bugs)
+        for outcome in tried(trials, limit=HANGS):
             found[outcome.named.meaning] = _failed(outcome)
             kept.write_text(json.dumps(found, indent=1))
             print(f"{len(found)} of {len(BUGS)}, {outcome.seconds:.0f} s: {outcome.named.meaning}", file=sys.stderr)
@@ -78,25 +89,14 @@ def noticing(suite, folder, seconds):
     return {bug.meaning: found[bug.meaning] for bug in BUGS}
 
 
-def _imported(bug, tests, folder):
-    plant(changed(bug.changes))
-    return run_tests([*tests, "--maxfail=0"], folder, [Failures()])
-
-
-def _swapped(bug, tests, folder):
-    with planted(bug.meaning):
-        return run_tests([*tests, "--maxfail=0"], folder, [Failures()])
-
-
 def _failed(outcome):
     return [line.removeprefix("noticed: ") for line in outcome.output.splitlines() if line.startswith("noticed: ")]
 
 
 def _without_a_bug(tests):
     """Return the tests that fail though nothing is planted: the circumstances of these trials do not suit them."""
-    (outcome,) = tried(
-        [("no bug", lambda folder: run_tests([*tests, "--maxfail=0"], folder, [Failures()]))], limit=3600
-    )
+    trial = functools.partial(run_tests, [*tests, ALL], plugins=[Failures()])
+    (outcome,) = tried([("no bug", trial)], limit=3600)
     return set(_failed(outcome)) if outcome.code != PASSED else set()
 
 

@@ -97,7 +97,7 @@ def test_one_that_cannot_begin_ends_those_that_have_begun_and_nothing_is_spent(t
 
 
 def test_what_they_measure_is_recorded_beside_the_rest(tmp_path):
-    """Of the model that the run keeps."""
+    """Callbacks measure the model that the run keeps."""
     run = simulate(tmp_path / "run", Sum(), ema_decay=0.5)
     rounds = run.rounds
     assert all(row["accuracy"] == row["accuracy_again"] for row in rounds) and len(rounds) == 4

@@ -12,7 +12,7 @@ from fedprivacy._support import signing
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.flower import InProcessGrid, TooFewClientsError
 from fedprivacy.flower.client import release
-from fedprivacy.flower.server.nodes import ClientRegistry, Eligible, EnrolledClient
+from fedprivacy.flower.server.nodes import ClientRegistry, Eligible
 from fedprivacy.flower.wire.messages import ENROLMENT, ENROLMENT_REQUEST, Enrolment, EnrolmentRequest, RefusalCode
 from fedprivacy.tasks.identity import key_hash
 
@@ -107,7 +107,7 @@ class Nodes:
 
 def test_who_is_online_who_arrived_and_who_may_be_asked_follow_the_nodes(key):
     grid, registry = Nodes([4, 2]), ClientRegistry(0.1, key)
-    registry._clients = {node: EnrolledClient(f"client-{node:05}", 7, 0, b"", {}) for node in range(5)}
+    registry.take_in({node: Enrolment(f"client-{node:05}", 7, 0, "") for node in range(5)})
     everybody = {f"client-{node:05}" for node in range(5)}
     assert list(registry.online(grid)) == registry.eligible(grid, Eligible(everybody, ())) == [2, 4]
     assert [client.client_id for client in registry.new_arrivals(grid)] == ["client-00002", "client-00004"]

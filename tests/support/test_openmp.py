@@ -24,7 +24,7 @@ CHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {LOAD!r}
 
 
 def counted(code, **variables):
-    """What a waiting thread counts to before it sleeps, as GNU's OpenMP says in each process that loads it."""
+    """The number that a waiting thread counts to before it sleeps, as GNU's OpenMP prints it on being loaded."""
     inherited = {k: v for k, v in environment("native").items() if k not in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")}
     own = inherited | {"OMP_DISPLAY_ENV": "verbose"} | variables
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own).stderr

@@ -84,7 +84,7 @@ UNCHARGED = {
     "one step of an update that came too late": ({"steps": 3}, LATE, 0, "2 steps, and was charged 1"),
     "an evaluation": ({}, {}, 1, "3 steps, and was charged 2"),
 }
-"""What was not charged to client-1 in round 2: what the round then says of it, and how many evaluations were asked."""
+"""Charges that client-1 lacks in round 2: fields that the round then shows of it, and the number of evaluations."""
 
 
 @pytest.mark.parametrize("with_ledger", [True, False], ids=["with its ledger", "by its folder alone"])

@@ -22,9 +22,19 @@ from pathlib import Path
 
 from tests.privacy.bugs import BUGS
 from tests.privacy.bugs.bug import Bug
-from tests.privacy.bugs.planting import changed, is_in_function, plant
+from tests.privacy.bugs.planting import changed, is_in_function
 from tests.privacy.bugs.swapped import planted
-from tests.privacy.bugs.trials import FAILED, PASSED, Outcome, Trial, import_heavy, import_tests, run_tests, tried
+from tests.privacy.bugs.trials import (
+    FAILED,
+    PASSED,
+    Outcome,
+    Trial,
+    import_heavy,
+    import_tests,
+    run_by_import,
+    run_in_place,
+    tried,
+)
 
 HANGS = 180
 """Seconds after which a trial hangs: many times what each takes."""
@@ -50,9 +60,9 @@ def main(arguments: Sequence[str]) -> int:
     everywhere = BY_IMPORT in arguments
     by_import = [bug for bug in bugs if everywhere or not all(map(is_in_function, bug.changes))]
     in_place = [bug for bug in bugs if bug not in by_import]
-    outcomes = list(tried(_testing(by_import, _imported), limit=HANGS))
+    outcomes = list(tried(_testing(by_import, run_by_import), limit=HANGS))
     import_tests(test for bug in in_place for test in bug.tests)
-    once = list(tried(_testing(in_place, _swapped), limit=HANGS))
+    once = list(tried(_testing(in_place, run_in_place), limit=HANGS))
     outcomes += [outcome for outcome in once if outcome.code == FAILED]
     silent = [outcome.named[0].meaning for outcome in once if outcome.code != FAILED]
     outcomes += [] if everywhere else tried(_auditing(bugs), limit=HANGS)
@@ -74,21 +84,9 @@ def main(arguments: Sequence[str]) -> int:
     return 1 if complaints else 0
 
 
-def _testing(bugs: Sequence[Bug], run: Callable[[Bug, str, Path], int]) -> Iterator[tuple[Noticing, Trial]]:
+def _testing(bugs: Sequence[Bug], run: Callable[[Bug, list[str], Path], int]) -> Iterator[tuple[Noticing, Trial]]:
     for bug in bugs:
-        yield from (((bug, test), functools.partial(run, bug, test)) for test in bug.tests)
-
-
-def _imported(bug: Bug, test: str, folder: Path) -> int:
-    """Import the changed code, and run a test of it."""
-    plant(changed(bug.changes))
-    return run_tests([test], folder)
-
-
-def _swapped(bug: Bug, test: str, folder: Path) -> int:
-    """Change code that is imported already, and run a test of it."""
-    with planted(bug.meaning):
-        return run_tests([test], folder)
+        yield from (((bug, test), functools.partial(run, bug, [test])) for test in bug.tests)
 
 
 def _auditing(bugs: Sequence[Bug]) -> Iterator[tuple[Noticing, Trial]]:

@@ -52,7 +52,7 @@ def lines_of(change: Change) -> tuple[str, range]:
 
 
 def is_in_function(change: Change) -> bool:
-    """Whether a change is in a function's body, so that all that is decided at import stays as it is."""
+    """Return whether a change is in a function's body, so that all that is decided at import stays as it is."""
     name, _, inside = change.place.partition(":")
     if (ROOT / name).is_file():
         return False

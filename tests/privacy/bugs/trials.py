@@ -19,6 +19,10 @@ from typing import Generic, TypeVar
 
 import pytest
 
+from tests.privacy.bugs.bug import Bug
+from tests.privacy.bugs.planting import changed, plant
+from tests.privacy.bugs.swapped import planted
+
 PASSED, FAILED, CANNOT_RUN = int(pytest.ExitCode.OK), int(pytest.ExitCode.TESTS_FAILED), 70
 """Exit codes of a trial; any other one says that it could not run either."""
 
@@ -83,6 +87,18 @@ def run_tests(tests: Iterable[str], folder: Path, plugins: Iterable[object] = ()
     options += ["-p", "no:tests.leftovers"]  # what a test leaves behind fails a run, and would count as a bug noticed
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # some take long to import
     return int(pytest.main([*options, *tests], plugins=list(plugins)))
+
+
+def run_by_import(bug: Bug, tests: Iterable[str], folder: Path, plugins: Iterable[object] = ()) -> int:
+    """Import the changed code, and run tests of it."""
+    plant(changed(bug.changes))
+    return run_tests(tests, folder, plugins)
+
+
+def run_in_place(bug: Bug, tests: Iterable[str], folder: Path, plugins: Iterable[object] = ()) -> int:
+    """Change code that is imported already, and run tests of it."""
+    with planted(bug.meaning):
+        return run_tests(tests, folder, plugins)
 
 
 def tried(
