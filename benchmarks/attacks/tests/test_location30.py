@@ -17,13 +17,14 @@ TRAINING = Training(steps=100, sampling_rate=0.5, batch_size=1252.5, learning_ra
 if not (DATA / "location30.npz").exists():
     pytest.skip("the records are not beside the repository", allow_module_level=True)
 
+pytestmark = pytest.mark.soak
+
 
 @pytest.fixture(scope="module")
 def task():
     return Locations(DATA / "location30.npz", 1.0)
 
 
-@pytest.mark.exhaustive
 def test_without_privacy_membership_inference_works(task):
     shadows = train_shadows(task, task.records, WithoutPrivacy(task, TRAINING), models=9, seed=0)
     found = attacked(shadows, task.records, targets=2)
@@ -34,7 +35,6 @@ def test_without_privacy_membership_inference_works(task):
     assert breaches(found[OFFLINE], epsilon_3) and breaches(found[ONLINE], epsilon_3)
 
 
-@pytest.mark.soak
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0])
 def test_with_privacy_every_attack_stays_below_what_epsilon_allows(task, epsilon):
     trainer = WithPrivacy(task, TRAINING, PrivacyBudget(epsilon, 1e-5), 0.5)
@@ -42,7 +42,6 @@ def test_with_privacy_every_attack_stays_below_what_epsilon_allows(task, epsilon
     assert not any(breaches(roc, trainer.history) for roc in found.values())
 
 
-@pytest.mark.exhaustive
 def test_a_digit_is_recovered_without_noise_and_not_with_it():
     without, noisy = inversion(DATA, noise_multiplier=1.0)
     assert without.psnr > 60.0

@@ -68,20 +68,16 @@ def test_what_is_no_logarithm_of_a_confidence_is_refused():
 
 
 @pytest.mark.exhaustive
-def test_a_trainer_repeats_itself_and_leaves_torch_s_generator_alone():
-    trainers = WithoutPrivacy(TASK, TRAINING), WithPrivacy(TASK, TRAINING, PrivacyBudget(3.0, 1e-4), 0.5)
-    for trainer in trainers:
+def test_a_trainer_repeats_itself_executes_what_it_says_and_leaves_torch_s_generator_alone():
+    without = WithoutPrivacy(TASK, TRAINING)
+    private = WithPrivacy(TASK, TRAINING, PrivacyBudget(3.0, 1e-4), 0.5)
+    for trainer in (without, private):
         torch.manual_seed(3)
         before = torch.get_rng_state()
         first, second, other = (losses_of(TASK, trainer(TASK.records, seed), TASK.records) for seed in (1, 1, 2))
         assert torch.equal(torch.get_rng_state(), before)
         assert (first == second).all() and (first != other).any()
-
-
-@pytest.mark.exhaustive
-def test_what_a_private_trainer_says_it_executes_is_what_it_executes():
-    trainer = WithPrivacy(TASK, TRAINING, PrivacyBudget(3.0, 1e-4), 0.5)
-    trained = trainer.trained(TASK.records, seed=1)
-    assert trainer.history == {trained.event: trained.steps}
+    trained = private.trained(TASK.records, seed=1)
+    assert private.history == {trained.event: trained.steps}
     assert trained.epsilon <= 3.0
     assert trained.event.relation == "add-or-remove-one"  # the coins make neighbours of this kind
