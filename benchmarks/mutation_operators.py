@@ -6,6 +6,7 @@ not `is`. Left out is what nothing reads: annotations, and options of decorators
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -92,8 +93,9 @@ class Mutant:
     text: str
 
 
-def mutants_of(source: str) -> Iterator[Mutant]:
-    """Every change of a file's text, but for annotations and what comes to the same text."""
+def mutants_of(source: str, share: float = 1.0) -> Iterator[Mutant]:
+    """Every change of a file's text, but for annotations and what comes to the same text; or a random share of them."""
+    drawn = random.Random(source)
     provider = OperatorProvider()
     operators = [*(provider[name]() for name in _OF_COSMIC_RAY), RemoveStatement(), DropKeyword()]
     nodes = list(ast_nodes(get_ast(source)))
@@ -101,7 +103,7 @@ def mutants_of(source: str) -> Iterator[Mutant]:
     for operator in operators:
         places = [(node, where) for node in nodes for where in operator.mutation_positions(node)]
         for occurrence, (node, (start, end)) in enumerate(places):
-            if _changes_nothing_that_runs(node):
+            if _changes_nothing_that_runs(node) or drawn.random() >= share:
                 continue
             text = mutate_code(source, operator, occurrence)
             if text is None or text in seen:

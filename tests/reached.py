@@ -8,6 +8,8 @@ that the test starts, or in a fork, is not there.
 
 import json
 import os
+import subprocess
+import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +67,13 @@ class Reached:
         self._steps.write_text(json.dumps(list(self._numbers)))
 
 
+def collected():
+    """Return the node ids of the tests that there are now: an unknown one would end a run of pytest."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "--lane", "full", "-p", "no:xdist"]
+    printed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {line for line in printed.splitlines() if "::" in line}
+
+
 @dataclass
 class Test:
     """A test that was measured.
@@ -91,7 +100,8 @@ class Suite:
             of the function that begins there.
     """
 
-    def __init__(self, folder):
+    def __init__(self, folder, there=None):
+        """Read what pytest wrote into a folder, of the tests that are still there; None: of all."""
         costs, numbers, tests = seconds_by_test(folder), {}, {}
         for file in sorted((folder / "reached").glob("*.jsonl")):
             own = [
@@ -100,6 +110,8 @@ class Suite:
             ]
             own = np.array(own, np.int32)
             for line in map(json.loads, file.read_text().splitlines()):
+                if there is not None and line["test"] not in there:
+                    continue
                 seconds, started = costs[line["test"]]
                 arcs = np.unique(own[line["arcs"]]) if line["arcs"] else np.empty(0, np.int32)
                 tests[line["test"]] = Test(frozenset(line["marks"]), seconds, started, arcs)

@@ -37,7 +37,7 @@ from tests.privacy.bugs.trials import (
     run_tests,
     tried,
 )
-from tests.reached import Suite
+from tests.reached import Suite, collected
 
 HANGS = 120
 """Seconds after which the tests of one bug are ended; what failed by then has noticed it."""
@@ -70,6 +70,7 @@ def noticing(suite, folder, seconds):
     """Return the tests that notice each bug, by its meaning. Bugs that were planted before are read from the folder."""
     kept = folder / "noticed.json"
     found = json.loads(kept.read_text()) if kept.exists() else {}
+    found = {meaning: [test for test in tests if test in suite.tests] for meaning, tests in found.items()}
     new = [bug for bug in BUGS if bug.meaning not in found]
     chosen = {bug.meaning: {*bug.tests, *suite.reaching(map(lines_of, bug.changes), seconds)} for bug in new}
     in_place = [bug for bug in new if all(map(is_in_function, bug.changes))]
@@ -248,7 +249,7 @@ def main():
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seconds", type=float, default=3.0, help="of the tests that meet one bug")
     asked = parser.parse_args()
-    suite = Suite(asked.folder)
+    suite = Suite(asked.folder, collected())
     table = rows(suite, noticing(suite, asked.folder, asked.seconds))
     with (asked.folder / "value.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, ("test", *COLUMNS))

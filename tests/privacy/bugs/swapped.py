@@ -28,19 +28,32 @@ def planted(meaning: str) -> Iterator[Bug]:
     with ExitStack() as stack:
         for change in bug.changes:
             module, _, name = change.place.partition(":")
-            function = _function(import_module(module), name)
-            codes = _codes(compile(modules[module], function.__code__.co_filename, "exec", dont_inherit=True))
-            (code,) = (code for code in codes if code.co_qualname == function.__code__.co_qualname)
-            stack.callback(setattr, function, "__code__", function.__code__)
-            function.__code__ = code
+            stack.enter_context(swapped(module, name, modules[module]))
         yield bug
+
+
+@contextmanager
+def swapped(module: str, name: str, source: Any) -> Iterator[None]:
+    """Let the function of this qualified name run its code in another source, or syntax tree, of its module."""
+    function = _function(import_module(module), name)
+    before = function.__code__
+    codes = _codes(compile(source, before.co_filename, "exec", dont_inherit=True))
+    (function.__code__,) = (code for code in codes if code.co_qualname == before.co_qualname)
+    try:
+        yield
+    finally:
+        function.__code__ = before
+
+
+_WRAPPED = ("fget", "__func__", "func")
+"""Attributes by which properties, methods of classes and cached properties hold their function."""
 
 
 def _function(holder: Any, name: str) -> FunctionType:
     """The outermost function of a qualified name."""
     for part in name.split("."):
         holder = inspect.getattr_static(holder, part)
-        holder = getattr(holder, "fget", getattr(holder, "__func__", holder))
+        holder = next((getattr(holder, inner) for inner in _WRAPPED if hasattr(holder, inner)), holder)
         if not inspect.isclass(holder):
             break
     function = inspect.unwrap(holder)
