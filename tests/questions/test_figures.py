@@ -10,7 +10,7 @@ from scipy.stats import norm
 import fedprivacy as fp
 from fedprivacy.questions import figures
 from fedprivacy.questions.constructors import Questions, parse
-from fedprivacy.questions.figures import Estimate, Noisy, delta_method
+from fedprivacy.questions.figures import CONFIDENCE, Estimate, Noisy, delta_method, ratio
 from fedprivacy.questions.lattice import STEPS
 from fedprivacy.questions.quantiles import MOST_POINTS, UNIT, coefficients, decoder
 from fedprivacy.questions.release import deviation
@@ -29,6 +29,14 @@ def exact(question, table):
 
 
 # --- every figure ---
+
+
+def test_a_ratio_s_interval_is_every_ratio_that_its_noise_does_not_exclude():
+    for over, under, noise in [(3.0, 20.0, 1.0), (-9.0, 30.0, 2.0), (0.0, 24.0, 1.3), (0.5, 1000.0, 1.0)]:
+        figure = ratio("r", over, under, noise)
+        for end in (figure.low, figure.high):
+            expected = CONFIDENCE * noise * math.hypot(1.0, end)
+            assert abs(end) == 1.0 or abs(over - end * under) == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

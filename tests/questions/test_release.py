@@ -196,6 +196,13 @@ def test_without_a_smallest_cohort_every_group_is_told_below_zero_too():
     assert answer.told.all() and (answer.totals < 0).any()
 
 
+@pytest.mark.parametrize(("cohort", "told"), [(9.5, True), (10.0, True), (10.5, False), (0.0, True)])
+def test_a_group_is_told_from_the_smallest_cohort_on(cohort, told):
+    question = Questions.count(by={"ward": ["a"]})
+    (answer,) = released([question], 1e-9, table=fp.Table({"ward": ["a"] * 10}), cohort=cohort)
+    assert answer.told.tolist() == [told] and (answer.totals != 0).tolist() == [[told]]
+
+
 def test_what_a_client_sends_of_a_group_that_it_does_not_tell_is_dropped():
     """Whatever its row says: neither kept, nor shown, nor added to what others tell."""
     sent = NoisyTotals.from_rows(np.array([[0, 5, 7], [1, 8, -9], [0, 0, 0], [-1, 3, 4]]))
