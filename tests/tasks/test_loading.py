@@ -140,6 +140,7 @@ def test_a_row_of_the_digits_table_is_a_record_of_the_shard(tmp_path):
         assert table.codes("digit", range(10)).tolist() == shard.targets.tolist()
         pixels = [[table.numbers(f"pixel {row},{column}") / 16 for column in range(8)] for row in range(8)]
         assert np.array_equal(np.moveaxis(pixels, 2, 0)[:, None], shard.inputs.numpy())
+    assert load_task("digits").partition(10) == "10 parts, Dirichlet alpha 1, seed 42"
 
 
 def test_the_columns_of_cancer_have_the_names_that_scikit_learn_gives_them():
