@@ -38,12 +38,7 @@ def case(x, sigma, name="x"):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *sorted(QUICK),
-        *exhaustive(*(name for name in CASES if name not in QUICK | LONG)),
-        *soak(*sorted(LONG)),
-    ],
+    "name", [*sorted(QUICK), *exhaustive(*(name for name in CASES if name not in QUICK | LONG)), *soak(*sorted(LONG))]
 )
 def test_intervals_and_errors_of_every_kind_are_right(name):
     """Where there is hardly any noise, totals are rounded, too."""
