@@ -36,7 +36,7 @@ BY_TESTS = {
     "how-to/metrics.md:1": "tests/flower/test_measured.py",
     "how-to/own-layer.md": "tests/gradients/test_own_layer.py",
     "how-to/own-loop.md": "tests/single/test_own_loop_page.py",
-    "how-to/own-task.md": "tests/tasks/test_own_task.py",
+    "how-to/own-task.md": "tests/tasks/test_loading.py",
     "how-to/questions.md": "tests/commands/test_questions_page.py",
     "how-to/strategies.md": "tests/server/test_strategies.py",
     "how-to/sweep.md:1": "tests/commands/test_sweep.py",

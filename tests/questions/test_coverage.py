@@ -13,7 +13,7 @@ import fedprivacy as fp
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import Noisy
 from tests.accounting.marked import exhaustive, soak
-from tests.questions.coverage import CASES, SHAPES, Case, asked, measured, table
+from tests.questions.coverage import CASES, Case, asked, measured, table
 
 APPROXIMATE = {"standard deviations": 0.92, "covariances": 0.92, "correlations": 0.85}
 """Least coverage by the delta method, where a figure is told of hardly enough records."""
@@ -38,12 +38,7 @@ def case(x, sigma, name="x"):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *sorted(QUICK),
-        *exhaustive(*(name for name in CASES if name not in QUICK | LONG)),
-        *soak(*sorted(LONG)),
-    ],
+    "name", [*sorted(QUICK), *exhaustive(*(name for name in CASES if name not in QUICK | LONG)), *soak(*sorted(LONG))]
 )
 def test_intervals_and_errors_of_every_kind_are_right(name):
     """Where there is hardly any noise, totals are rounded, too."""
@@ -54,25 +49,6 @@ def test_intervals_and_errors_of_every_kind_are_right(name):
             if found.told == 300:
                 least = 0.78 if found.kind in LINEAR and case.sigmas != [0.05] else 0.0
                 assert least <= found.off < 1.25, (figure, found)
-
-
-@pytest.mark.parametrize("points", [60, 512, *soak(37, 365)])
-@pytest.mark.parametrize(("shape", "sigma"), [("days of stay", 3.0), ("whole numbers", 1.0), ("ties", 0.5)])
-def test_a_quantile_s_interval_holds_the_whole_number_that_many_records_have(shape, sigma, points):
-    x = SHAPES[shape](np.random.default_rng(points))
-    question = Questions.quantiles("x", 0, 365, (0.25, 0.5, 0.9), points)
-    for name, found in measured(question, case(x, sigma), 60).items():
-        assert probability(found) > 1e-6, name
-        assert found.off < 1.25, name
-
-
-def test_a_quantile_between_two_heaps_may_be_all_that_lies_between_them():
-    (found,) = (
-        found
-        for (name, _), found in measured(Questions.median("x", 0, 120), case([10.0, 20.0] * 100, 0.5), 60).items()
-        if name != "count"
-    )
-    assert probability(found) > 1e-6
 
 
 @pytest.mark.parametrize("question", [Questions.mean("x", 0, 120), Questions.sum("x", 0, 120)])
@@ -87,16 +63,6 @@ def test_a_level_that_stands_out_by_its_noise_alone_has_an_interval_that_knows_i
     found = measured(question, case(np.full(40, 7.0), 10.0), 2000)["f", ""]  # 30 records, and 41 stand out
     assert 100 < found.told < 500
     assert probability(found) > 1e-4
-
-
-def test_a_level_that_is_told_before_others_for_its_noise_has_an_interval_that_knows_it():
-    """The level with the largest noisy count is told, of twenty that are equal."""
-    levels = [f"level {n}" for n in range(20)]
-    columns = {"x": np.zeros(600), "s": np.repeat(levels, 30)}
-    equal = Case("equal levels", [fp.Table(columns)], columns, [2.0])
-    found = measured(Questions.heavy_hitters("s", levels, 1), equal, 1000).values()
-    assert sum(each.told for each in found) == 1000
-    assert binom.cdf(sum(each.held for each in found), 1000, 0.95) > 1e-4
 
 
 @pytest.mark.parametrize("at", [0.1234567890123, 7.6543210987654])

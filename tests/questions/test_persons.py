@@ -13,7 +13,7 @@ from fedprivacy.ledger.certificate import certify
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.figures import Noisy
 from fedprivacy.tasks.cells import TableError
-from tests.flower.visits import PATIENTS, M, Visits
+from tests.flower.visits import M, Visits
 from tests.questions.kinds import every_question, squared
 
 COLUMNS = ("x", "y", "s", "ward")
@@ -57,14 +57,6 @@ def test_one_person_moves_the_totals_by_no_more_than_the_sensitivity_and_some_pe
         drawn.shuffle(order)
         together = question.totals(table_of([persons[place] for place in some], order=order, **summaries))
         assert np.array_equal(together, sum(own[place] for place in some))
-
-
-def test_only_a_person_s_first_rows_count_whoever_has_how_many():
-    for rows in random.Random(1).sample(PERSONS[-216:], 8):
-        for question in EVERY:
-            fewer = question.totals(table_of([rows[:2]], 2))
-            assert np.array_equal(question.totals(table_of([rows], 2)), fewer)
-            assert np.array_equal(question.totals(table_of([rows, rows], 2)), 2 * fewer)
 
 
 SUMMARIES = {
@@ -116,27 +108,6 @@ def test_a_person_is_asked_about_by_the_rows_that_meet_all_conditions_and_counts
     assert asked(Questions.categories("ward", ["a", "b"])) == [[1, 2, 1]]
     last = table_of(list(visits.values()), ward="last")
     assert (Questions.categories("ward", ["a", "b"]).totals(last) / steps).tolist() == [[2, 2, 0]]
-
-
-def test_a_federation_is_asked_by_patient_and_charged_so(tmp_path):
-    questions = [
-        fp.ask.count(),
-        fp.ask.rows(M),
-        *fp.ask.table_one({"side": [0, 1], "value 0": (-4, 4)}),
-        fp.ask.count(where={"value 1": (0.0, 9.0)}, by={"side": [0, 1]}),
-    ]
-    done = fp.ask(Visits(), questions, noise_multiplier=0.5, epsilon=1e4, seed=3, out=tmp_path / "asked")
-    shards = [Visits().shard(fp.ShardSource(partition_id=number, num_partitions=3)) for number in range(3)]
-    counted = {"count": 3 * PATIENTS, "rows": sum(len(shard.by_row()) for shard in shards)}
-    for name, true in counted.items():
-        found = next(row for row in done.federation if row["figure"] == name)
-        assert abs(found["value"] - true) < 4.5 * found["error"] < 0.2 * true
-    assert [row["question"] for row in done.federation][:2] == [
-        "number of patients",
-        f"number of rows, at most {M} of each patient",
-    ]
-    assert "patients by side" in {row["question"] for row in done.federation}
-    assert {each.unit for each in certify(Ledger(done.ledger), (), "00" * 32)} == {f"patient (at most {M} rows)"}
 
 
 class Scaled(Visits):

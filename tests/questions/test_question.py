@@ -10,21 +10,26 @@ from hypothesis import strategies as st
 
 import fedprivacy as fp
 from fedprivacy.questions.arguments import QuestionError
-from fedprivacy.questions.conditions import Within
+from fedprivacy.questions.conditions import as_levels, groups_of
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.counts import Count
-from fedprivacy.questions.moments import Bounded, Mean
 from fedprivacy.questions.questionnaire import KINDS
 from fedprivacy.tasks.cells import TableError
-from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, squared, table_of
+from tests.questions.kinds import CORNERS, NULL, every_question, of_every_kind, squared, table_of
 
 EVERY = every_question()
+
+
+def totals_of(question, records):
+    """Totals where numpy and warnings are told to raise: whatever a record holds does not."""
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return question.totals(table_of(records))
 
 
 @cache
 def vectors_of(place):
     """The vector of each corner when it is alone, for the question in this place."""
-    return [EVERY[place].totals(table_of([record])) for record in CORNERS]
+    return [totals_of(EVERY[place], [record]) for record in CORNERS]
 
 
 def named(question):
@@ -59,38 +64,7 @@ def test_totals_are_the_sum_of_each_record_s_own_vector(order, few):
     for place, question in list(enumerate(EVERY))[few::7]:
         for corners in (order, order[:few], []):
             own = sum((vectors_of(place)[corner] for corner in corners), start=np.zeros_like(vectors_of(place)[0]))
-            assert np.array_equal(question.totals(table_of([CORNERS[corner] for corner in corners])), own)
-
-
-def test_nothing_is_raised_or_warned_of_whatever_a_record_holds_and_numpy_is_told():
-    tiny, wide = (0.0, 2e-100), (-1e100, 1e100)
-    extremes = [
-        Questions.histogram("x", *tiny, 3),
-        Questions.median("x", *tiny, 16),
-        Questions.mean("x", *tiny),
-        Questions.covariance({"x": wide, "y": tiny}),
-        Questions.sum("x", *wide),
-    ]
-    records = [*CORNERS, (1.7e308, 1e-300, Odd(), Odd())]
-    with np.errstate(all="raise"), warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for question in [*EVERY, *extremes]:
-            question.totals(table_of(records))
-
-
-def test_a_whole_number_beyond_float_s_is_exact():
-    """A float's sum would lose the last steps; these are whole numbers from record to total."""
-    table = fp.Table({"x": np.full(100_001, 1e-7)})
-    (totals,) = Questions.mean("x", -1, 1).totals(table)
-    one = Questions.mean("x", -1, 1).totals(fp.Table({"x": [1e-7]}))[0]
-    assert totals.tolist() == [100_001 * entry for entry in one.tolist()]
-
-
-def test_a_record_is_in_one_group_at_most_and_groups_are_answered_for_themselves():
-    table = fp.Table({"x": [1, 2, 3, 4], "ward": ["a", "b", "a", "z"]})
-    question = Questions.histogram("x", 0, 5, 5, by=GROUPS)
-    alone = [Questions.histogram("x", 0, 5, 5, where={"ward": ward}).totals(table)[0] for ward in ("a", "b")]
-    assert np.array_equal(question.totals(table), alone) and question.groups == ["a", "b"]
+            assert np.array_equal(totals_of(question, [CORNERS[corner] for corner in corners]), own)
 
 
 def test_a_column_that_is_not_there_is_named():
@@ -100,16 +74,30 @@ def test_a_column_that_is_not_there_is_named():
             question.totals(fp.Table(others))
 
 
-def test_what_is_no_condition_no_group_and_no_column_with_bounds_is_refused():
-    of = Bounded("a", 0, 1), Bounded("a", 0, 2)
-    for kind, fields in (
-        (Count, {"where": ({"column": "sex"},)}),
-        (Count, {"where": tuple(Within("x", n, n + 1) for n in range(65))}),
-        (Count, {"by": Within("x", 0, 1)}),
-        (Mean, {"of": of}),
-        (Mean, {"of": ()}),
-        (Mean, {"of": (("a", 0, 1),)}),
-        (Questions.count, {"where": {"sex": {"f"}}}),
-    ):
-        with pytest.raises(QuestionError):
-            kind(**fields)
+# --- conditions and levels ---
+
+
+def test_a_number_is_from_the_least_on_a_level_is_one_of_a_list_and_all_conditions_are_met_at_once():
+    table = fp.Table({"age": [39.9, 40, 59.9, 60, None, "?", " 50 "], "sex": ["f", "m", "f", "m", "f", "f", "x"]})
+
+    def met(**where):
+        (rows,) = groups_of(table, Questions.count(where=where).where, None)
+        return rows.rows.tolist()
+
+    assert met(age=(40, 60)) == [1, 2, 6]
+    assert met(sex="f") == [0, 2, 4, 5] and met(sex=["m", "x"]) == [1, 3, 6]
+    assert met(sex="f", age=(40, 60)) == [2] and met(age=60.0) == [3]
+
+
+def test_a_level_stays_a_text_or_a_number():
+    given = ["f", " m ", 3, 4.0, -0.0, 0.5, 1e22, np.int64(7), np.float64(8), np.str_("n"), True, "08"]
+    kept = as_levels("a", given[:-1])
+    assert kept == ("f", "m", 3, 4, 0, 0.5, 1e22, 7, 8, "n", "True")
+    assert [type(level) for level in kept[3:5]] == [int, int]
+    with pytest.raises(QuestionError, match="levels 8 and '08' are the same; name each once"):
+        as_levels("a", given)
+
+
+def test_a_condition_is_told_with_every_digit_of_its_numbers():
+    for least, below, words in [(40, 60, "from 40 to below 60"), (0.1, 1234567.25, "from 0.1 to below 1234567.25")]:
+        assert words in Questions.count(where={"x": (least, below)}).sentence

@@ -99,14 +99,7 @@ def test_a_form_reads_what_python_writes(form):
 LISTS = {
     "a set, which has no order": (lambda: fp.ByColumn("site", {"a", "b"}), "give a list of texts or numbers"),
     "a level that is none": (lambda: fp.Category(["a", None]), "level None stands for nothing"),
-    "a text as classes": (
-        lambda: fp.load_table("a.csv", target="ill", classes="01"),
-        "classes is '01'; give a list",
-    ),
-    "a text as features": (
-        lambda: fp.load_table("a.csv", target="ill", features="it"),
-        "features is 'it'; give a list",
-    ),
+    "a text as classes": (lambda: fp.load_table("a.csv", target="ill", classes="01"), "classes is '01'; give a list"),
     "a list as a level of codes": (lambda: fp.Table({"it": ["a"]}).codes("it", [["a"]]), "level ['a'] is of type list"),
     "a text for nothing": (lambda: fp.Table({"it": ["a"]}, missing="NA"), "missing is 'NA'; give a list of texts"),
 }
@@ -183,11 +176,9 @@ def test_at_two_hospitals_a_person_is_at_two_clients(tmp_path):
     file = tmp_path / "visits.csv"
     file.write_text("who,site,it,ill\np,1,1,no\nq,01,2,yes\np,01,3,yes\np,1,4,no\n")
     how = {"target": "ill", "classes": ["no", "yes"], "features": ["it"], "person": "who", "rows_per_person": 2}
-    split, sources = (
-        fp.ByColumn("site", ["1", "01"]),
-        [fp.ShardSource(partition_id=n, num_partitions=2) for n in (0, 1)],
-    )
-    shards = [first_inputs(fp.load_table(file, split=split, source=source, **how)) for source in sources]
+    sources = [fp.ShardSource(partition_id=n, num_partitions=2) for n in (0, 1)]
+    how["split"] = fp.ByColumn("site", ["1", "01"])
+    shards = [first_inputs(fp.load_table(file, source=source, **how)) for source in sources]
     assert shards == [[[1, 4]], [[2], [3]]]
 
 

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 import fedprivacy as fp
-from fedprivacy.gradients import GradientEngine
-from fedprivacy.gradients.layout import Layout
 from fedprivacy.tasks.cells import TableError
 from fedprivacy.values.unit import missing
 
@@ -57,26 +55,6 @@ def test_a_row_without_an_identifier_is_a_person_by_itself_whatever_it_is(nothin
     assert people([("site", nothing), ("site", nothing), ("site", 1)]) == (3, 3)
 
 
-@pytest.mark.parametrize("nothing", [*NOTHING[:6], *WRITTEN[:7]], ids=repr)
-def test_readers_say_the_same_of_rows_without_an_identifier(nothing, tmp_path):
-    names = [7, nothing, 8, nothing, 7]
-    frame = pd.DataFrame({"who": pd.array([7, None, 8, None, 7], "Int64"), "x": range(5), "ill": [0, 1, 0, 1, 0]})
-    if isinstance(nothing, str):
-        frame["who"] = list(map(str, names))
-    for name, write in (("t.csv", frame.to_csv), ("t.parquet", frame.to_parquet)):
-        write(tmp_path / name)
-        shard = fp.load_table(tmp_path / name, target="ill", features=["x"], person="who", rows_per_person=2)
-        table = fp.read_table(tmp_path / name, person="who", rows_per_person=2)
-        assert (len(shard), table.person_of.tolist()) == (4, [0, 1, 2, 3, 0])
-        assert people(table.persons) == people(names) == (4, 4)
-
-
-def test_a_mark_that_a_table_declares_is_no_identifier():
-    persons = ["ann", "k.a.", "k.a.", "ann"]
-    assert people(persons) == (2, 2)
-    assert people(persons, missing=("k.a.",)) == (2, 3)
-
-
 def test_a_person_has_one_identifier_in_every_type():
     """Pandas reads a long file in parts: a column of numbers with one text becomes partly numbers, partly texts."""
     for persons in ([1, "1"], [1, np.int64(1)], ["1", np.int32(1)], [1, Decimal("1.0")], [b"a", "a "], ["7.0", 7]):
@@ -112,28 +90,7 @@ def test_what_can_be_no_identifier_is_refused_and_an_empty_array_of_floats_is_no
         assert people(nobody) == (0, 0)
 
 
-def test_a_person_without_an_identifier_moves_a_sum_by_the_clipping_norm():
-    inputs, targets = torch.tensor([[9.0, 0], [-40.0, 0], [9.0, 0]]), torch.tensor([1, 1, 1])
-    sums = []
-    for rows, persons in (([0, 1, 2], [None, None, "bob"]), ([0, 2], [None, "bob"])):
-        shard = fp.Shard(inputs[rows], targets[rows], persons=persons, most_rows=2)
-        torch.manual_seed(1)
-        loss = torch.nn.CrossEntropyLoss(reduction="none")
-        engine = GradientEngine(torch.nn.Linear(2, 2), loss, layout=Layout(shard.rows))
-        sums.append(engine.clipped_sum(shard.inputs, shard.targets, 1.0))
-    assert (sums[0] - sums[1]).norm() < 1.002
-
-
 # --- what a person's rows become ---
-
-
-def test_a_person_s_part_depends_on_that_person_s_rows_alone():
-    without_bob = [row for row, name in enumerate(PERSONS) if name != "bob"]
-    shard = fp.Shard(
-        INPUTS[without_bob], TARGETS[without_bob], persons=["ann", "ann", "eve", "ann", "ann"], most_rows=3
-    )
-    assert torch.equal(shard.inputs, made().inputs[[0, 2]])
-    assert torch.equal(shard.targets, made().targets[[0, 2]])
 
 
 def test_rows_that_cannot_be_read_are_left_out_and_a_person_without_another_is_null():
@@ -145,11 +102,6 @@ def test_rows_that_cannot_be_read_are_left_out_and_a_person_without_another_is_n
     present = shard.present()
     assert (len(shard), len(present.inputs)) == (3, 2)
     assert not present.inputs.isnan().any()
-
-
-def test_targets_that_are_numbers_are_missing_as_nan():
-    shard = fp.Shard(INPUTS, TARGETS.double(), persons=PERSONS, most_rows=2)
-    assert shard.targets[2].isnan().tolist() == [False, True]
 
 
 def test_targets_without_a_value_for_missing_ones_are_refused():

@@ -57,16 +57,6 @@ def test_a_run_on_public_records_learns_and_charges_no_private_dataset(tmp_path)
     assert accounts.keys() == {"blobs-public/client-0", "blobs-public/client-1"}
 
 
-def test_records_that_are_repeated_drown_more_noise(tmp_path):
-    noise, records = [], []
-    for repeat in (1, 8):
-        found = fp.recommend(on_public(repeat), clients=2, epsilon=1.0)
-        noise.append(found.loudness)
-        records.append(found.facts.records)
-    assert records[1] == 8 * records[0]
-    assert noise[1] == pytest.approx(noise[0] / 8, rel=0.05)
-
-
 @pytest.mark.exhaustive
 def test_a_sweep_takes_it_from_a_file(tmp_path):
     (tmp_path / "tuning.py").write_text(

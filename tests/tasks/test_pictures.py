@@ -1,11 +1,13 @@
-"""The scattering transform is what its formulas say, and a record's features are its own."""
+"""Pictures: the scattering transform is what its formulas say, and what views do to a picture."""
 
 import math
 
 import pytest
 import torch
 
-from fedprivacy.tasks.scattering import FINEST, FREQUENCY, _wavelets, group_normalised, scattering
+import fedprivacy as fp
+from fedprivacy.tasks import mirrored, shifted
+from fedprivacy.tasks.scattering import FINEST, FREQUENCY, group_normalised, scattering
 
 SIZE = 36
 
@@ -29,17 +31,10 @@ def in_space(width, angle, frequency, slant):
     return total
 
 
-@pytest.mark.parametrize("scale", [1, pytest.param(0, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("angles", [6, pytest.param(8, marks=pytest.mark.exhaustive)])
-def test_wavelets_are_plane_waves_under_an_envelope_without_a_constant_part(scale, angles):
-    width, frequency, slant = FINEST * 2**scale, FREQUENCY / 2**scale, 4 / angles
-    for number, wavelet in enumerate(_wavelets(SIZE, 0, scale, angles)):
-        angle = math.pi * number / angles
-        wave, blank = in_space(width, angle, frequency, slant), in_space(width, angle, 0.0, slant)
-        expected = torch.fft.fft2(wave - wave.sum() / blank.sum() * blank)
-        assert expected.imag.abs().max() < 1e-3  # only where the grid cuts an envelope off
-        torch.testing.assert_close(wavelet.double(), expected.real, atol=1e-4, rtol=0)
-        assert wavelet[0, 0].abs() < 1e-7
+def wavelet(width, angle, frequency, slant):
+    """A plane wave under an envelope without a constant part, in the domain of frequencies."""
+    wave, blank = in_space(width, angle, frequency, slant), in_space(width, angle, 0.0, slant)
+    return torch.fft.fft2(wave - wave.sum() / blank.sum() * blank).real.float()
 
 
 def test_features_are_the_moduli_that_the_paper_defines(images):
@@ -54,7 +49,9 @@ def test_features_are_the_moduli_that_the_paper_defines(images):
         return convolved(image, torch.fft.fft2(low)).real[:, ::4, ::4][:, 1:-1, 1:-1]
 
     found = scattering(images)
-    fine, coarse = _wavelets(SIZE, 0, 0, 8), _wavelets(SIZE, 0, 1, 8)
+    fine, coarse = (
+        [wavelet(FINEST * 2**scale, math.pi * n / 8, FREQUENCY / 2**scale, 0.5) for n in range(8)] for scale in (0, 1)
+    )
     torch.testing.assert_close(found[:, 0], averaged(padded), atol=1e-4, rtol=0)
     torch.testing.assert_close(found[:, 1 + 3], averaged(convolved(padded, fine[3]).abs()), atol=1e-4, rtol=0)
     torch.testing.assert_close(found[:, 9 + 5], averaged(convolved(padded, coarse[5]).abs()), atol=5e-3, rtol=0)
@@ -83,3 +80,35 @@ def test_a_record_s_features_depend_on_no_other_record(images):
 def test_images_of_other_shapes_are_refused(shape):
     with pytest.raises(ValueError, match=r"give \[records, side, side\], the side a multiple of 4, and larger"):
         scattering(torch.zeros(shape))
+
+
+# --- views ---
+
+PICTURES = torch.arange(2.0 * 3 * 4 * 5).view(2, 3, 4, 5)
+
+
+def nth(place, of):
+    """A chance in the middle of one of so many equal parts of [0, 1)."""
+    return (place + 0.5) / of
+
+
+@pytest.mark.parametrize(("down", "right"), [(-1, 0), (0, 0), (1, -1), (0, 1)])
+def test_a_shifted_picture_has_its_pixels_elsewhere_and_its_border_twice(down, right):
+    chances = torch.tensor([[nth(down + 1, 3), nth(right + 1, 3)], [nth(1, 3), nth(1, 3)]])
+    view = shifted(pixels=1).view(PICTURES, chances)
+    rows = [min(max(row + down, 0), 3) for row in range(4)]
+    columns = [min(max(column + right, 0), 4) for column in range(5)]
+    assert torch.equal(view[0], PICTURES[0][:, rows][:, :, columns])
+    assert torch.equal(view[1], PICTURES[1])  # by its own chances
+
+
+def test_one_view_of_another_has_chances_of_its_own():
+    both = shifted(pixels=1).then(mirrored())
+    chances = torch.tensor([[nth(0, 3), nth(1, 3), 0.1], [nth(1, 3), nth(2, 3), 0.9]])
+    moved = shifted(pixels=1).view(PICTURES, chances[:, :2])
+    assert both.draws == 3 and torch.equal(both.view(PICTURES, chances), torch.stack([moved[0].flip(-1), moved[1]]))
+
+
+def test_an_augmentation_without_chance_is_refused():
+    with pytest.raises(ValueError, match="draws is 0; a view needs at least one"):
+        fp.Augmentation(lambda records, chances: records, draws=0)
