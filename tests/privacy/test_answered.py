@@ -2,14 +2,9 @@
 
 import torch
 from flwr.app import ConfigRecord, MessageType, RecordDict
-from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT
-from tests.flower.blobs import Blobs, plan_of
-from tests.flower.runs import SAMPLING
 from tests.privacy.asking import USUAL, Canaries, Client, arrays_of
-from tests.privacy.noted import NotedGrid
 
 ONE, OTHER = Canaries(torch.ones(3, 2)), Canaries(-4.0 * torch.ones(7, 2))
 """Shards that differ in every record, and in how many there are; their sizes are private."""
@@ -37,20 +32,6 @@ def test_only_a_grant_is_answered_with_anything_that_depends_on_records():
     for message_type in ASKED:
         assert answer(ONE, message_type) == answer(OTHER, message_type)
     assert answer(ONE, MessageType.TRAIN) != answer(OTHER, MessageType.TRAIN)
-
-
-def test_a_run_asks_no_client_to_evaluate_whatever_the_wrapped_strategy_wants(ledger_url):
-    """Catches: client-side evaluation switched on at the server."""
-    plan = plan_of(Blobs(), clients=2, epsilon=9.0, ledger=ledger_url)
-    grid = NotedGrid(private_client(plan.task, plan.config), 2, {})
-    eager = FedAvg(**SAMPLING | {"fraction_evaluate": 1.0, "min_evaluate_nodes": 1})
-    strategy = PrivateStrategy(eager, plan)
-    result = strategy.start(grid)
-    assert {message.metadata.message_type for message in grid.sent.values()} == {ENROL, MessageType.TRAIN}
-    assert not result.evaluate_metrics_clientapp
-    assert not any(answer.metric_records for _, answer in grid.exchanged)
-    assert list(eager.configure_evaluate(1, result.arrays, ConfigRecord(), grid)), "the wrapped one would have asked"
-    assert not list(strategy.configure_evaluate(1, result.arrays, ConfigRecord(), grid))
 
 
 def test_an_update_s_form_is_that_of_the_model_whatever_the_records():

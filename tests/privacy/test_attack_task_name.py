@@ -47,17 +47,7 @@ def asked(node, content, message_type, **run_config):
 
 def test_whatever_the_server_calls_the_task_nothing_is_imported_called_or_disclosed(node, trap):
     file = f"{trap}/trap.py:Trap"
-    words = [
-        "cancer",
-        "os:getpid",
-        "trap:Trap",
-        file,
-        "trap.py:Trap",
-        f"{file}@sha256:{'0' * 64}",
-        "{0}",
-        7,
-        "x" * 10**6,
-    ]
+    words = ["cancer", "os:getpid", "trap:Trap", file, f"{file}@sha256:{'0' * 64}", "{0}", 7, "x" * 10**6]
     request = request_message(a_request(node))
     grant = RecordDict({GRANT: a_grant().to_record(), "arrays": arrays_of(Digits())})
     for word in words:  # one makes sizes public, others are code that lies about, or no name at all
@@ -66,8 +56,5 @@ def test_whatever_the_server_calls_the_task_nothing_is_imported_called_or_disclo
             assert code(reply) is RefusalCode.TASK_NOT_ALLOWED, word
     assert not list((trap / "hospital").glob("guard*"))
     assert "fedprivacy_task_trap" not in sys.modules and "trap" not in sys.modules
-
-
-def test_the_task_that_the_node_allows_is_opened_when_its_server_asks(node):
-    reply = asked(node | {"task": "cancer"}, request_message(a_request(node)), ENROL, task="cancer")
-    assert reply.content[ENROLMENT]["shard_size"] == RECORDS
+    allowed = asked(node | {"task": "cancer"}, request, ENROL, task="cancer")
+    assert allowed.content[ENROLMENT]["shard_size"] == RECORDS
