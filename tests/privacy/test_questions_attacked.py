@@ -184,7 +184,7 @@ def test_a_column_that_is_not_in_the_table_is_refused_whatever_it_is_called(node
 @pytest.mark.parametrize(
     ("allowed", "asked"),
     [
-        ({"questions": "mean"}, fp.ask.sum("age", 0, 100)),
+        ({"questions": "count"}, AGE),
         ({"questions": None}, COUNT),
         ({"question-columns": None}, AGE),
         ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, where={"ward": "a"})),
