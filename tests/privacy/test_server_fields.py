@@ -20,7 +20,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, Metadata, MetricRecord, RecordDict
 from numpy.lib import format as npy
 
+import clients.app
 import fedprivacy as fp
+from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.wire.messages import (
@@ -37,6 +39,7 @@ from fedprivacy.flower.wire.messages import (
     RefusalCode,
 )
 from fedprivacy.questions.standardise import STANDARDISE
+from fedprivacy.tasks.digits import Digits
 from fedprivacy.training.algorithms import Ditto, MeanRegularised, Scaffold, text_of
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.local_round import CONTROL
@@ -49,6 +52,7 @@ from tests.flower.asked import (
     arrays_of,
     code,
     context_of,
+    node_of,
     request_message,
     send,
     signed_grant,
@@ -150,9 +154,9 @@ def npy_bytes(values, **options):
     return stream.getvalue()
 
 
-def with_head(shape, descr="<f4", body=b""):
+def with_head(shape, body=b""):
     stream = BytesIO()
-    npy.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    npy.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": shape})
     return stream.getvalue() + body
 
 
@@ -309,6 +313,56 @@ def test_in_a_simulation_the_same_is_refused(monkeypatch):
         assert code(reply) is RefusalCode.GRANT_INVALID
 
 
+# The name of the task
+
+RECORDS = 437
+
+
+@pytest.fixture
+def digits_node(tmp_path, identity):
+    """A hospital that runs this repository's own app for the task `digits`, and holds records of `cancer`."""
+    folder = tmp_path / "hospital"
+    folder.mkdir()
+    features, labels = np.random.default_rng(0).random((RECORDS, 30)), np.zeros(RECORDS, dtype=np.int64)
+    np.savez(folder / "records.npz", features=features, labels=labels)
+    return node_of(folder, write_client_key(tmp_path, "hospital").private_key) | {"task": "digits"}
+
+
+@pytest.fixture
+def trap(tmp_path):
+    """A module and a file that say so if anybody imports them."""
+    (tmp_path / "trap.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_name('sprung').touch()\nTrap = int\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    yield tmp_path
+    sys.path.remove(str(tmp_path))
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_whatever_the_server_calls_the_task_nothing_is_imported_called_or_disclosed(digits_node, trap):
+    """Before, a built-in task with public sizes disclosed their number uncharged, and `os:getpid` was called."""
+
+    def asked(node, content, message_type, word):
+        return clients.app.app(Message(content, 7, message_type), context_of(node, task=word))
+
+    file = f"{trap}/trap.py:Trap"
+    words = ["cancer", "os:getpid", "trap:Trap", file, f"{file}@sha256:{'0' * 64}", "{0}", 7, "x" * 10**6]
+    request = request_message(a_request(digits_node))
+    grant = RecordDict({GRANT: signed_grant(), "arrays": arrays_of(Digits())})
+    for word in words:  # one makes sizes public, others are code that lies about, or no name at all
+        for message_type, content in ((ENROL, request), (MessageType.TRAIN, grant)):
+            reply = asked(digits_node, content, message_type, word)
+            assert code(reply) is RefusalCode.TASK_NOT_ALLOWED, word
+    assert not list((trap / "hospital").glob("guard*"))
+    assert "fedprivacy_task_trap" not in sys.modules and "trap" not in sys.modules
+    allowed = asked(digits_node | {"task": "cancer"}, request, ENROL, "cancer")
+    assert allowed.content[ENROLMENT]["shard_size"] == RECORDS
+
+
+# The page
+
+
 def rows(heading):
     """The table under a heading: cells of each row, without the head."""
     section = TABLE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
@@ -327,9 +381,6 @@ def test_every_field_of_a_grant_and_of_a_request_has_a_row_and_no_row_is_left_ov
     assert sorted(named("Grant for questions")) == sorted(field.name for field in dataclasses.fields(QuestionGrant))
     assert OF_QUESTIONS.keys() == set(named("Grant for questions"))
     assert sorted(named("Request to enrol")) == sorted(field.name for field in dataclasses.fields(EnrolmentRequest))
-
-
-def test_every_key_of_the_run_config_that_a_deployed_client_reads_has_a_row():
     assert set(named("Run configuration")) == READ
 
 
