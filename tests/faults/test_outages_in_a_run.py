@@ -3,7 +3,6 @@
 import errno
 import logging
 import os
-import sqlite3
 
 import pytest
 from flwr.serverapp.strategy import FedAvg
@@ -12,9 +11,8 @@ from fedprivacy._support import durable
 from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.guard import LogWriteError
-from fedprivacy.ledger import ChargeState, Ledger, LedgerError
+from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
@@ -52,31 +50,6 @@ def test_a_database_that_crashes_between_two_rounds_loses_nothing_and_the_run_go
     assert all(grid.guard(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
     replay = verify_ledger(Ledger(postgres_url)).replay
     assert [charge.state for charge in replay.charges.values()] == [ChargeState.COMMITTED] * 9
-
-
-@pytest.mark.exhaustive
-def test_a_ledger_that_is_gone_for_good_stops_the_run_with_its_model_and_it_goes_on_later(
-    ledger_url, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(Ledger.__init__, "__defaults__", (0.2,))
-    plan, records = deployed(tmp_path, ledger_url), []
-    grid = DeployedGrid(plan, tmp_path)
-    other = sqlite3.connect(ledger_url.removeprefix("sqlite:///"), isolation_level=None)
-
-    def lock(record):
-        records.append(record)
-        if record.round == 1:
-            other.execute("BEGIN EXCLUSIVE")
-
-    stopped = strategy(plan, lock, checkpoints=tmp_path)
-    with pytest.raises(LedgerError, match=r"cannot be used: .*locked.*Mend the database, then go on"):
-        stopped.start(grid)
-    assert stopped.result.arrays is not None
-    assert all(grid.guard(plan, name).history() == {plan.event(): 2} for name in grid.names.values())
-    other.execute("COMMIT")
-    strategy(plan, records.append, checkpoints=tmp_path, resume=load_checkpoint(tmp_path)).start(grid)
-    assert records[-1].round == 3
-    verify_ledger(Ledger(ledger_url))
 
 
 @pytest.mark.exhaustive

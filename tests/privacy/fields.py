@@ -10,7 +10,6 @@ from tests.flower.asked import STRANGER
 
 NOT_NUMBERS = [math.nan, math.inf, -math.inf]
 
-OF_OTHER_TYPES = ("1", 1, 1.0, True, b"1", [1], [1.0], ["1"], [True], [b"1"], [])
 
 MANY = json.dumps([[0.5, 1.0 + number, "zero-out", 1] for number in range(501)])
 """A history of more events than can be composed."""

@@ -1,15 +1,19 @@
-"""A client answers anything but a grant with nothing that its records could change."""
+"""What leaves a client depends on its records only where a grant was charged, and no log of the server's holds a value.
+
+On real hosts: `tests/deploy/test_wheel.py`.
+"""
+
+import json
 
 import torch
 from flwr.app import ConfigRecord, MessageType, RecordDict
-from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy.flower import PrivateStrategy, private_client
+from fedprivacy._support.logs import LogFormat, LogSettings
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT
-from tests.flower.blobs import Blobs, plan_of
-from tests.flower.runs import SAMPLING
+from fedprivacy.training.dpsgd import DPSGD
+from tests.flower.blobs import BLOBS, plan_of
+from tests.flower.runs import run
 from tests.privacy.asking import USUAL, Canaries, Client, arrays_of
-from tests.privacy.noted import NotedGrid
 
 ONE, OTHER = Canaries(torch.ones(3, 2)), Canaries(-4.0 * torch.ones(7, 2))
 """Shards that differ in every record, and in how many there are; their sizes are private."""
@@ -39,20 +43,6 @@ def test_only_a_grant_is_answered_with_anything_that_depends_on_records():
     assert answer(ONE, MessageType.TRAIN) != answer(OTHER, MessageType.TRAIN)
 
 
-def test_a_run_asks_no_client_to_evaluate_whatever_the_wrapped_strategy_wants(ledger_url):
-    """Catches: client-side evaluation switched on at the server."""
-    plan = plan_of(Blobs(), clients=2, epsilon=9.0, ledger=ledger_url)
-    grid = NotedGrid(private_client(plan.task, plan.config), 2, {})
-    eager = FedAvg(**SAMPLING | {"fraction_evaluate": 1.0, "min_evaluate_nodes": 1})
-    strategy = PrivateStrategy(eager, plan)
-    result = strategy.start(grid)
-    assert {message.metadata.message_type for message in grid.sent.values()} == {ENROL, MessageType.TRAIN}
-    assert not result.evaluate_metrics_clientapp
-    assert not any(answer.metric_records for _, answer in grid.exchanged)
-    assert list(eager.configure_evaluate(1, result.arrays, ConfigRecord(), grid)), "the wrapped one would have asked"
-    assert not list(strategy.configure_evaluate(1, result.arrays, ConfigRecord(), grid))
-
-
 def test_an_update_s_form_is_that_of_the_model_whatever_the_records():
     """Catches: a shape, a type or a name in a reply that depends on how many records there are.
 
@@ -71,3 +61,31 @@ def test_an_update_s_form_is_that_of_the_model_whatever_the_records():
 def shapes(arrays):
     """Names in their order, types, shapes and bytes."""
     return [(n, a.dtype, tuple(a.shape), a.stype, len(a.data)) for n, a in arrays.items()]
+
+
+PRIVATE = "the age 4711.25 is no number"
+
+
+def test_a_client_s_failure_is_in_its_own_log_and_its_values_are_not_in_the_server_s(tmp_path, capfd, monkeypatch):
+    train = DPSGD.train
+
+    def failing(self, engine, shard, **given):
+        if len(shard) == 31:
+            raise ValueError(PRIVATE)
+        return train(self, engine, shard, **given)
+
+    monkeypatch.setattr(DPSGD, "train", failing)
+    plan = plan_of(BLOBS, epsilon=3.0, rounds=2, ledger=f"sqlite:///{tmp_path / 'ledger.db'}")
+    LogSettings(LogFormat.JSON).begin()
+    done = run(plan)
+    assert [record.failures for record in done.records] == [{"client-1": "client-failed"}] * 2
+    lines = capfd.readouterr().err.splitlines()
+    own = [line for line in lines if json.loads(line)["logger"] == "fedprivacy.client"]
+    others = [line for line in lines if line not in own]
+    failures = [line for line in own if "This client sends no update (client-failed)." in line]
+    assert len(failures) == 2 and all(PRIVATE in line for line in failures)
+    (finished,) = [line for line in others if "Round 2: accuracy" in line]
+    for line in (finished, failures[1]):
+        assert {"run": done.run_id, "round": 2}.items() <= json.loads(line).items()
+    assert any("No update in round 2 from client-1 (client-failed)." in line for line in others)
+    assert not any("4711" in line for line in others)

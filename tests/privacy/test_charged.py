@@ -142,8 +142,8 @@ def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, 
         assert low <= root_mean_square(noise) <= high
 
 
-class Returning(NotedGrid):
-    """A client goes away, comes back as another node, and then the first one is there again, too."""
+class Shrunk(NotedGrid):
+    """A client goes away, comes back as another node, and discloses fewer records than before."""
 
     def __init__(self, app):
         super().__init__(app, 1, {})
@@ -153,24 +153,6 @@ class Returning(NotedGrid):
 
     def get_node_ids(self):
         return self.there
-
-
-def test_a_client_that_is_there_twice_is_not_asked_twice_for_one_charge(ledger_url):
-    """Catches: two nodes of one client that each get a grant, where the ledger is charged once."""
-    plan = plan_of(Blobs(), clients=1, rounds=3, noise_multiplier=2.0, seed=None, ledger=ledger_url)
-    grid = Returning(private_client(plan.task, plan.config))
-
-    def come_and_go(record):
-        grid.there = {0: [1000], 1: [1001], 2: [1000, 1001]}.get(record.round, grid.there)
-
-    PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[come_and_go]).start(grid)
-    assert grid.trained == [1000, 1001, 1001]
-    (history,) = [account.history for account in Ledger(ledger_url).accounts(["blobs/client-0"]).values()]
-    assert sum(history.values()) == plan.config.local_steps * 3
-
-
-class Shrunk(Returning):
-    """The client that comes back discloses fewer records than before."""
 
     def pull_messages(self, message_ids):
         replies = super().pull_messages(message_ids)

@@ -40,14 +40,6 @@ def test_exact_gates_are_quiet(setting):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("setting", ["of sequences that are compared, by layer, with Adam", "of curves"])
-def test_gates_are_quiet_about_other_models(setting):
-    """Gates that look past the model's training do without them, but for the soak."""
-    with engines_believed():
-        check_quiet(setting, ("release", "replay"), 5)
-
-
-@pytest.mark.exhaustive
 def test_gates_are_quiet_about_what_becomes_of_a_sum_that_has_its_noise(monkeypatch):
     release = NoisyMean._noisy_sum
 

@@ -1,5 +1,6 @@
-"""The noise that a client added, read from its releases: at each step, in each layer, for each way of clipping."""
+"""What a client added and who joined, read from its releases: at each step, in each layer, for each way of clipping."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,12 +9,18 @@ import torch
 from torch import nn
 
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
-from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
-from tests.privacy.asking import Canaries, Client, deviation_range, root_mean_square
+from tests.privacy.asking import (
+    FALSE_ALARM,
+    SILENT,
+    Canaries,
+    Client,
+    binomial_range,
+    deviation_range,
+    root_mean_square,
+)
 
 DIMENSION = 10_000
-RARE = pytest.mark.exhaustive
 
 
 class TwoLayers(Canaries):
@@ -42,90 +49,20 @@ def check_deviation(noise, deviation):
         assert low <= root_mean_square(layer) <= high
 
 
-@pytest.mark.parametrize("steps", [9, pytest.param(1, marks=RARE)])
 @pytest.mark.parametrize(("task", "seed"), [(QUIET, None), (EMPTY, 5)], ids=["three records, secret", "none, seeded"])
-def test_each_step_adds_as_much_noise_as_the_receipt_says(task, steps, seed):
+def test_each_step_adds_as_much_noise_as_the_receipt_says(task, seed):
     """Catches: half the noise with an honest receipt; noise in one step of a round only; one noise for all steps."""
-    released, receipt = Client(task, seed).train(steps=steps, noise_multiplier=1.3)
-    assert (receipt.steps, receipt.noise_multiplier) == (steps, 1.3)
+    released, receipt = Client(task, seed).train(steps=9, noise_multiplier=1.3)
+    assert (receipt.steps, receipt.noise_multiplier) == (9, 1.3)
     check_deviation(released, promised(receipt))
 
 
 @pytest.mark.parametrize("clipping", [c for c in CLIPPINGS if c != "adaptive"])
-@pytest.mark.parametrize(("clipping_norm", "rate"), [(30.0, 0.01), pytest.param(0.01, 1.0, marks=RARE)])
-def test_noise_is_in_proportion_to_the_clipping_norm_and_knows_no_sample(clipping, clipping_norm, rate):
+def test_noise_is_in_proportion_to_the_clipping_norm_and_knows_no_sample(clipping):
     """Catches: noise that forgets C, or that is less where few or no records joined."""
-    changed = {"clipping": clipping, "clipping_norm": clipping_norm, "sampling_rate": rate}
+    changed = {"clipping": clipping, "clipping_norm": 30.0, "sampling_rate": 0.01}
     released, receipt = Client(QUIET).train(noise_multiplier=0.7, **changed)
-    assert receipt.sampling_rate == rate
-    check_deviation(released, promised(receipt, clipping_norm))
-
-
-def test_each_round_attempt_and_run_of_a_client_draws_noise_of_its_own():
-    """Catches: noise that a server could subtract, because it was asked for under two names.
-
-    And, where randomness is secret, under one.
-    """
-    secret = Client(QUIET)
-    (here, receipt), (there, _) = secret.train(), secret.train()
-    check_deviation(here - there, math.sqrt(2) * promised(receipt))
-    client = Client(QUIET, seed=5)
-    here, receipt = client.train()
-    for others in ({"round": 2}, {"attempt": 2}, {"earlier_runs": 1}):
-        there, _ = client.train(**others)
-        check_deviation(here - there, math.sqrt(2) * promised(receipt))
-        check_deviation(here + there, math.sqrt(2) * promised(receipt))
-
-
-class Counted:
-    """Reads what another reader reads, and lets no word be read twice.
-
-    Of the words that are read by blocks, half read as all ones. Rejection then refuses most of what it tries, and must
-    draw again many times, as it hardly ever does otherwise.
-    """
-
-    def __init__(self, reader, taken, first=0):
-        self._reader, self._taken, self._next = reader, taken, first
-
-    def __call__(self, words):
-        self._take(np.arange(self._next, self._next + words.size))
-        self._next += words.size
-        return self._reader(words)
-
-    def blocks(self, numbers):
-        self._take((2 * numbers.astype(object)[..., np.newaxis] + np.arange(2)).reshape(-1))
-        words = self._reader.blocks(numbers)
-        words[np.random.default_rng(len(self._taken)).random(words.shape) < 0.5] = 2**64 - 1
-        return words
-
-    def starting_at(self, word):
-        return Counted(self._reader.starting_at(word), self._taken, word)
-
-    def _take(self, words):
-        words = words.tolist()
-        assert self._taken.isdisjoint(words) and len(set(words)) == len(words), "words that were read before"
-        self._taken.update(words)
-
-
-@RARE
-@pytest.mark.usefixtures("repeatable")
-def test_no_word_of_the_randomness_serves_two_draws(monkeypatch):
-    """Catches: words that a redrawn tail takes once more, from the rectangles or from its own first try.
-
-    Draws that share a word are no independent draws, which shows in no deviation and no quantile. So the words are
-    counted where the client reads them, over several steps, samples included.
-    """
-    size, words = 100_000, {}
-    uncounted = Keystream.reader
-
-    def counted(keystream, *draw):
-        return Counted(uncounted(keystream, *draw), words.setdefault((keystream.key, keystream.stream, *draw), set()))
-
-    monkeypatch.setattr(Keystream, "reader", counted)
-    Client(Canaries(torch.zeros(5, size))).train(steps=2, sampling_rate=0.5)
-    noise = [taken for (_, _, purpose, _), taken in words.items() if purpose == "noise"]
-    assert len(noise) == 2
-    assert all(len(taken) > size + 1_300 for taken in noise)  # an honest try takes 400
+    check_deviation(released, promised(receipt, 30.0))
 
 
 # Adaptive clipping
@@ -135,50 +72,77 @@ RATE = QuantileClipping().learning_rate
 QUANTILE = QuantileClipping().quantile
 
 
-def steps_of_norm(up, steps):
-    """C at each step of a round that begins at 1, when all noise is small and all records are on one side."""
-    move = RATE * QUANTILE if up else -RATE * (1 - QUANTILE)
-    return np.exp(move * np.arange(steps))
-
-
-@pytest.mark.parametrize("up", [pytest.param(True, id="growing"), pytest.param(False, id="shrinking", marks=RARE)])
-def test_the_noise_of_adaptive_clipping_follows_its_norm_from_step_to_step(up):
+def test_the_noise_of_adaptive_clipping_follows_its_norm_from_step_to_step():
     """Catches: noise that keeps the norm with which the round began, while records are clipped to a larger one."""
     steps, records = 12, torch.zeros(200, 10_000)
-    records[:, 0] = 1e5 if up else 0.0  # beyond every norm that is reached, or within it
+    records[:, 0] = 1e5  # beyond every norm that is reached
     released, receipt = Client(Canaries(records)).train(
         steps=steps, clipping="adaptive", expected_batch_size=50.0, noise_multiplier=0.1
     )
-    norms = steps_of_norm(up, steps)
-    assert math.isclose(receipt.clipping_norm, steps_of_norm(up, steps + 1)[-1], rel_tol=1e-6)
-    each = receipt.noise_multiplier * norms / math.sqrt(1 - SHARE) * (1 + ROUNDING_ALLOWANCE)
+    *norms, last = np.exp(RATE * QUANTILE * np.arange(steps + 1))
+    assert math.isclose(receipt.clipping_norm, last, rel_tol=1e-6)
+    each = receipt.noise_multiplier * np.array(norms) / math.sqrt(1 - SHARE) * (1 + ROUNDING_ALLOWANCE)
     low, high = deviation_range(10_000 - 1, math.sqrt(np.square(each).sum()))
     assert low <= root_mean_square(50.0 * released[1:]) <= high
 
 
-@RARE
-def test_the_noise_of_adaptive_clipping_covers_the_count_too():
-    """Catches: noise for the gradient's norm alone, though the count is released with it: half a percent too little."""
-    rounds, wide = 30, 30_000
-    client = Client(Canaries(torch.zeros(0, wide)))
-    noise = [client.train(round=r, clipping="adaptive")[0] for r in range(1, rounds + 1)]
-    low, high = deviation_range(rounds * wide, (1 + ROUNDING_ALLOWANCE) / math.sqrt(1 - SHARE))
-    assert low <= root_mean_square(np.concatenate(noise)) <= high
-    assert low > 1 + ROUNDING_ALLOWANCE, "too few draws to tell the two apart"
-
-
-def test_adaptive_clipping_is_steered_by_the_noisy_count():
-    """Catches: a next norm from the true count, which would be on the receipt without any noise.
+@pytest.mark.exhaustive
+def test_in_adaptive_clipping_one_noise_covers_the_sum_and_the_count_that_steers_the_norm():
+    """Catches: a next norm from the true count, which is on the receipt; noise for the sum alone, half a percent less.
 
     The count, centred, is half a record for each that is within C, and its noise sigma / (2 sqrt(share)) records.
     """
-    rounds, records, batch = 60, 40, 200.0
-    client = Client(Canaries(torch.zeros(records, 2)))
-    receipts = [
-        client.train(round=r, clipping="adaptive", noise_multiplier=2.0, expected_batch_size=batch)[1]
-        for r in range(1, rounds + 1)
-    ]
-    moves = np.log([receipt.clipping_norm for receipt in receipts])
-    noise = batch * (QUANTILE - 0.5 - moves / RATE) - records / 2
-    low, high = deviation_range(rounds, 2.0 / (2 * math.sqrt(SHARE)) * (1 + ROUNDING_ALLOWANCE))
-    assert low <= root_mean_square(noise) <= high
+    rounds, records, batch, sigma = 60, 40, 200.0, 2.0 * (1 + ROUNDING_ALLOWANCE)
+    client, changed = Client(Canaries(torch.zeros(records, 20_000))), {"clipping": "adaptive", "noise_multiplier": 2.0}
+    answers = [client.train(round=r, expected_batch_size=batch, **changed) for r in range(1, rounds + 1)]
+    moves = np.log([receipt.clipping_norm for _, receipt in answers])
+    low, high = deviation_range(rounds, sigma / (2 * math.sqrt(SHARE)))
+    assert low <= root_mean_square(batch * (QUANTILE - 0.5 - moves / RATE) - records / 2) <= high
+    noise = np.concatenate([batch * released for released, _ in answers])
+    low, high = deviation_range(noise.size, sigma / math.sqrt(1 - SHARE))
+    assert sigma < low <= root_mean_square(noise) <= high
+
+
+# Who joined
+
+RECORDS = 300
+STEPS = 4
+MOMENTUM = 0.5
+WEIGHTS = np.array([sum(MOMENTUM**k for k in range(STEPS - step)) for step in range(STEPS)])
+"""Moves of the parameters by a sum of each step: 1.875, 1.75, 1.5 and 1, whose every sum is another number."""
+
+CROWD = 20_000
+ONE_BY_ONE = Canaries(torch.eye(RECORDS))
+ALIKE = Canaries(torch.tensor([[1.0, 0.0]]).repeat(CROWD, 1))
+
+SECRET_AND_SEEDED = pytest.mark.parametrize("seed", [None, 5], ids=["secret", "seeded"])
+
+
+def joined(client, **changed):
+    """The records that joined each step of a grant, shape [STEPS, RECORDS]."""
+    released, _ = client.train(steps=STEPS, momentum=MOMENTUM, noise_multiplier=SILENT, **changed)
+    who = np.array(list(itertools.product([False, True], repeat=STEPS)))
+    distance = np.abs(released[:, None] - who @ WEIGHTS)
+    assert distance.min(axis=1).max() < 0.03  # a record joins once or not at all, with its whole gradient
+    return who[distance.argmin(axis=1)].T
+
+
+@SECRET_AND_SEEDED
+def test_each_step_of_a_round_draws_a_sample_of_its_own(seed):
+    """Catches: one sample for all steps of a round. Amplification by sampling is claimed for each step."""
+    samples = joined(Client(ONE_BY_ONE, seed), sampling_rate=0.2)
+    low, high = binomial_range(RECORDS, 0.2**2 + 0.8**2, FALSE_ALARM / 100)
+    for one, other in itertools.combinations(samples, 2):
+        assert low <= (one == other).sum() <= high
+
+
+@SECRET_AND_SEEDED
+@pytest.mark.parametrize("rate", [0.1, 0.9])
+def test_as_many_records_join_as_the_rate_on_the_receipt_says(seed, rate):
+    """Catches: a client that samples at a larger rate than its receipt says; "q >= .9 means everybody"."""
+    steps = 16
+    released, receipt = Client(ALIKE, seed).train(sampling_rate=rate, steps=steps, noise_multiplier=SILENT)
+    assert receipt.sampling_rate == rate
+    low, high = binomial_range(CROWD * steps, receipt.sampling_rate)
+    assert low <= round(released[0]) <= high
+    assert high < CROWD * steps

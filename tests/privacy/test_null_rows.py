@@ -4,6 +4,7 @@ Nullness was inferred from gradients that are no numbers: a model that swallows 
 trained on null rows, and zero-out cost twice what was charged.
 """
 
+import itertools
 import pickle
 from dataclasses import replace
 
@@ -16,7 +17,6 @@ import fedprivacy as fp
 from fedprivacy.audit.real_client import AskedClient, parameters_of
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
-from fedprivacy.tasks.loader import open_task
 from tests.flower.asked import code, enrol, spent, train
 
 MISSING = 0  # the word for a cell that says nothing
@@ -45,7 +45,6 @@ class Words(nn.Module):
 
 
 MODELS = {"imputes": Imputing, "whole numbers": Words}
-STACKED = {"stacked": lambda: nn.Linear(3, 2)}
 
 
 class Own(fp.Task):
@@ -61,7 +60,7 @@ class Own(fp.Task):
 
     def model(self):
         torch.manual_seed(3)
-        return (MODELS | STACKED)[self._model]()
+        return MODELS[self._model]()
 
     def shard(self, source):
         return self.held[source.partition_id or 0]
@@ -98,23 +97,19 @@ def neighbours(model, count=20):
 
 
 PATHS = {
-    "sums": {},
     "sums of some": {"sampling_rate": 0.5},
     "several steps of some": {"sampling_rate": 0.5, "steps": 3},
     "adaptive clipping": {"clipping": "adaptive", "sampling_rate": 0.7},
     "clipping by layer": {"clipping": "per-layer"},
-    "scores": {"local_evaluation": True, "steps": 2},
     "scores of some": {"local_evaluation": True, "steps": 2, "sampling_rate": 0.5},
     "views": {"augmentation_multiplicity": 2, "sampling_rate": 0.5},
 }
 
 
-RARE, SOAK = pytest.mark.exhaustive, pytest.mark.soak
 QUICK = {("imputes", "sums of some"), ("whole numbers", "sums of some"), ("imputes", "scores of some")}
 CASES = [
-    pytest.param(model, path, marks=() if (model, path) in QUICK else RARE if place % 2 or model != "imputes" else SOAK)
-    for model in MODELS
-    for place, path in enumerate(PATHS)
+    pytest.param(*case, marks=() if case in QUICK else pytest.mark.exhaustive)
+    for case in itertools.product(MODELS, PATHS)
 ]
 
 
@@ -135,49 +130,6 @@ def test_a_null_row_leaves_no_bit_and_a_record_in_its_place_moves_a_sum_by_the_c
         if grant.local_evaluation:
             moves.append(np.linalg.norm(np.subtract(own.receipt.noisy_sums, of_null.receipt.noisy_sums)))
     assert 0.1 < max(moves) <= 1.0 + ROUNDING_ALLOWANCE + 1e-4
-
-
-def shards_of(model, *, null):
-    """Those of three clients, of whom the last holds one row more: a null one."""
-    shards = [rows(model, 12, seed) for seed in range(3)]
-    if null:
-        inputs, targets = shards[2]
-        unreadable = torch.full_like(inputs[:1], MISSING if model == "whole numbers" else torch.nan)
-        shards[2] = torch.cat([inputs, unreadable]), torch.cat([targets, torch.zeros(1, dtype=torch.int64)])
-    which = (torch.arange(len(targets)) == 12 for _, targets in shards)
-    whole = model == "whole numbers"
-    return [fp.Shard(*shard, null=at if whole else None) for shard, at in zip(shards, which, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("model", "how"),
-    [
-        pytest.param("whole numbers", {}, marks=RARE),
-        pytest.param("imputes", {"privacy": False}, marks=SOAK),
-        pytest.param("stacked", {"clients": 120}, marks=RARE),
-        pytest.param("imputes", {"clients": 120, "workers": 2}, marks=SOAK),
-    ],
-)
-@pytest.mark.usefixtures("undrawn")
-def test_runs_with_and_without_a_null_row_are_the_same_run(model, how, tmp_path):
-    """One after another, in stacks, in worker processes and without privacy; sizes are private, so that none weighs."""
-    found = []
-    for null in (False, True):
-        shards = shards_of(model, null=null) * 40
-        task = Own(model, shards, shard_sizes_public=False, nominal_shard_size=12)
-        run = fp.simulate(task, **{"clients": 3, **how}, seed=1, progress=False, out=tmp_path / str(null))
-        found.append(torch.cat([p.detach().flatten() for p in run.model().parameters()]))
-    assert torch.equal(*found) and found[0].isfinite().all()
-
-
-@pytest.mark.parametrize("model", ["imputes", pytest.param("whole numbers", marks=RARE)])
-def test_a_training_without_a_federation_leaves_null_rows_out_and_counts_them_in_a_public_size(model):
-    _, null, without = neighbours(model)
-    how = {"epsilon": 2.0, "delta": 1e-3, "steps": 4, "sampling_rate": 0.5, "seed": 3, "size_public": True}
-    module, loss = Own(model).model(), nn.CrossEntropyLoss(reduction="none")
-    trained = fp.train(module, loss, null, **how).model
-    same = fp.train(module, loss, without, **how, batch_size=10.0).model  # half of twenty rows
-    assert all(map(torch.equal, trained.parameters(), same.parameters()))
 
 
 def test_null_rows_count_in_the_size_that_is_disclosed(node):
@@ -218,36 +170,3 @@ def test_a_shard_keeps_its_rows_and_gives_a_model_those_that_are_present():
         fp.Shard(inputs, targets, null=torch.zeros(3))
     with pytest.raises(ValueError, match=r"null has shape \[2\]; give one value for each row"):
         fp.Shard(inputs, targets, null=torch.zeros(2, dtype=torch.bool))
-
-
-def test_a_shard_that_is_made_of_another_s_rows_keeps_their_number_and_its_null_rows(node):
-    """A size is disclosed that no record can change, whatever a task does with what a reader has read."""
-
-    class Wrapping(Own):
-        def shard(self, source):
-            read = super().shard(source)
-            order = torch.arange(len(read)).flip(0)
-            ones = torch.ones(len(read), 1)
-            return fp.Shard(torch.cat([read.inputs.clamp(-3, 3)[order, :2], ones], 1), read.targets[order])
-
-    with_it, null, _ = neighbours("imputes")
-    for shard in (with_it, null):
-        task = Wrapping("imputes", [shard])
-        assert enrol(node, task=task).content["fedprivacy.enrolment"]["shard_size"] == 20
-        assert len(open_task(task=task).shard(fp.ShardSource(folder=None)).inputs) == 20 - int(shard is null)
-
-
-def test_standardising_moves_the_records_and_no_null_row():
-    class Standardised(Own):
-        standardise = fp.ask.mean_and_scale({"a": (0, 1), "b": (0, 1), "c": (0, 1)})
-
-        def table(self, source):
-            return fp.Table({name: [0.5] for name in "abc"})
-
-    with_it, null, without = neighbours("imputes")
-    task = Standardised("imputes")
-    asked = AskedClient(task, with_it, seed=1)
-    grant = replace(asked.usual_grant(), noise_multiplier=1e-6)
-    parameters = parameters_of(task.model())
-    own, of_null, of_nobody = (asked.holding(s).answer(grant, parameters).flat for s in (with_it, null, without))
-    assert np.array_equal(of_null, of_nobody) and 0.1 < np.linalg.norm(own - of_null) <= 1.0 + 2e-3

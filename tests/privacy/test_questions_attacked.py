@@ -8,8 +8,7 @@ import dataclasses
 import json
 import logging
 import time
-import tracemalloc
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,30 +16,27 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 
 import fedprivacy as fp
 from fedprivacy._support import signing
-from fedprivacy._support.signing import server_public_key
+from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy.flower.server.ask_clients import ask_clients
 from fedprivacy.flower.wire.messages import (
     ASK,
     GRANT,
     QUESTION_GRANT,
     RECEIPT,
-    VERSION,
     QuestionGrant,
     Receipt,
     RefusalCode,
 )
 from fedprivacy.flower.wire.payloads import history_text
-from fedprivacy.mechanisms.keystream import Keystream, Position
-from fedprivacy.questions.conditions import OneOf
-from fedprivacy.questions.counts import Count
+from fedprivacy.guard import Guard, LogError
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.runs.plans.plan import QuestionPlan
 from tests.flower.asked import (
     ANSWERS_ALL,
     SERVER,
     STRANGER,
     TABLED,
-    PrivatelyTabled,
     Tabled,
     a_grant,
     a_question,
@@ -51,11 +47,11 @@ from tests.flower.asked import (
     send,
     signed_question,
     spent,
-    train,
 )
 from tests.flower.blobs import Blobs
+from tests.flower.deployment import DeployedGrid
 from tests.privacy.asking import Client
-from tests.privacy.fields import OF_OTHER_TYPES, OF_QUESTIONS
+from tests.privacy.fields import OF_QUESTIONS
 
 AGE, COUNT = fp.ask.mean("age", 0, 100), fp.ask.count()
 FIELDS = [field.name for field in dataclasses.fields(QuestionGrant)]
@@ -84,23 +80,6 @@ def test_a_value_out_of_bounds_is_refused_before_anything_is_charged_though_the_
     for value in OF_QUESTIONS[name]:
         record = signed_question(COUNT, **({name: value} if name != "signature" else {}))
         assert refused(node, ConfigRecord({**record, name: value})), value
-
-
-@pytest.mark.parametrize("name", [*FIELDS, "version"])
-def test_a_value_of_another_type_is_refused_before_anything_is_charged(node, name):
-    own = type(signed_question(COUNT)[name])
-    for value in OF_OTHER_TYPES:
-        if type(value) is not own:
-            assert refused(node, ConfigRecord({**signed_question(COUNT), name: value})), value
-
-
-def test_a_grant_of_another_version_or_with_other_fields_is_refused(node):
-    fields = {**signed_question(COUNT)}
-    for version in (0, VERSION - 1, VERSION + 1):
-        assert refused(node, signed_question(COUNT, version=version))
-    for name in (*FIELDS, "version"):
-        assert refused(node, ConfigRecord({key: value for key, value in fields.items() if key != name}))
-    assert refused(node, ConfigRecord({**fields, "round ": fields["round"]}))
 
 
 def test_what_is_in_bounds_is_answered_and_charged_once(node):
@@ -150,26 +129,11 @@ def test_a_grant_for_training_asks_nothing_and_one_for_questions_trains_nothing(
         assert spent(node) == 0
 
 
-def test_a_receipt_says_whose_it_is_by_the_client_s_own_key_whatever_name_the_server_gives(node):
-    reply = ask(node, COUNT, client_id="another client")
-    receipt = Receipt.from_record(reply.content[RECEIPT])
-    assert receipt.client_id == "another client"
-    pem = signing.client_public_key(signing.client_key(Path(node["key"])))
-    assert signing.signed_by_client(pem, signing.RECEIPT, receipt.signed_bytes(), receipt.signature)
-
-
 def test_less_noise_than_the_data_owner_wants_is_refused_whatever_the_shares(node):
     node["least-noise-multiplier"] = 2.5
     assert code(ask(node, COUNT, AGE, shares=(1.0, 1e-6), noise_multiplier=2.4999)) is RefusalCode.GRANT_INVALID
     assert spent(node) == 0
     assert RECEIPT in ask(node, COUNT, AGE, shares=(1.0, 1e-6), noise_multiplier=2.5).content
-
-
-def test_a_task_whose_number_of_records_is_private_answers_for_its_own_neighbours_alone(node):
-    task = PrivatelyTabled()
-    assert code(ask(node, COUNT, task=task)) is RefusalCode.GRANT_INVALID
-    assert spent(node) == 0
-    assert RECEIPT in ask(node, COUNT, task=task, relation=NeighbouringRelation.ADD_OR_REMOVE_ONE).content
 
 
 def test_a_task_without_a_table_is_asked_for_nothing(node):
@@ -192,36 +156,23 @@ def question(kind="count", **fields):
     return {"kind": kind, "where": [], "by": None} | fields
 
 
-def within(**changed):
-    return {"column": "age", "least": 0.0, "below": 1.0} | changed
-
-
-def one_of(**changed):
-    return {"column": "ward", "levels": ["a"]} | changed
-
-
 BOUNDS = {"column": "age", "low": 0.0, "high": 1.0}
 HISTOGRAM = question("histogram", **BOUNDS, intervals=4096)
-HOSTILE_QUESTIONS = {
-    "deep in a question": raw("[" * 400_000),
-    "a number of a million digits": raw('{"kind":"histogram","low":' + "9" * 900_000 + "}"),
-    "a share of the whole noise": raw(question(), question(), shares=[1e300, 1e-300]),
-    "a kind that is an attribute": raw(question("__class__")),
-    "a field named like an attribute": raw(question(__post_init__=1)),
-    "a column that begins a line": raw(question("mean", of=[BOUNDS | {"column": "age\nERROR all is well"}])),
-    "bounds the wrong way round": raw(question("mean", of=[BOUNDS | {"low": 2.0}])),
-    "a histogram without end": raw(HISTOGRAM | {"intervals": 2**40}),
-    "a number twice": raw(question("categories", column="ward", levels=[1, "1.0"])),
-    "wide totals": raw(*[HISTOGRAM] * 256, question()),
-    "conditions without end": raw(question(where=[within()] * 65)),
-    "a group of bounds": raw(question(by=within())),
-}
+WIDE_TOTALS = raw(*[HISTOGRAM] * 256, question())
+HOSTILE_QUESTIONS = [
+    raw("[" * 400_000),
+    raw(question(), question(), shares=[1e300, 1e-300]),
+    raw(question("__class__")),
+    raw(question("mean", of=[BOUNDS | {"low": 2.0}])),
+    raw(HISTOGRAM | {"intervals": 2**40}),
+    WIDE_TOTALS,
+]
 """One of each sort; `tests/questions` has all of them."""
 
 
 def test_questions_that_cannot_be_asked_are_refused_before_anything_is_charged(node):
-    for name, questions in HOSTILE_QUESTIONS.items():
-        assert refused(node, signed_question(COUNT, questions=questions)), name
+    for questions in HOSTILE_QUESTIONS:
+        assert refused(node, signed_question(COUNT, questions=questions)), questions[:99]
 
 
 def test_a_column_that_is_not_in_the_table_is_refused_whatever_it_is_called(node):
@@ -233,13 +184,9 @@ def test_a_column_that_is_not_in_the_table_is_refused_whatever_it_is_called(node
 @pytest.mark.parametrize(
     ("allowed", "asked"),
     [
-        ({"questions": ""}, COUNT),
         ({"questions": "count"}, AGE),
-        ({"questions": "mean"}, fp.ask.sum("age", 0, 100)),
         ({"questions": None}, COUNT),
-        ({"question-columns": ""}, AGE),
         ({"question-columns": None}, AGE),
-        ({"question-columns": "ward"}, AGE),
         ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, where={"ward": "a"})),
         ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, by={"ward": ["a"]})),
         ({"question-columns": "ward"}, fp.ask.count(where={"age": (0, 40)})),
@@ -253,26 +200,16 @@ def test_what_the_list_does_not_name_is_refused_wherever_it_stands(node, allowed
         assert refused(node, signed_question(*questions), RefusalCode.QUESTION_NOT_ALLOWED)
 
 
-def test_a_list_that_became_shorter_holds_for_what_was_answered_before_it_did(node):
-    assert RECEIPT in ask(node, AGE).content
-    assert code(ask(node | {"question-columns": "ward"}, AGE)) is RefusalCode.QUESTION_NOT_ALLOWED
-
-
 LEVELS = [f"{n}" for n in range(10_000)]
-WIDER = {
+WIDE = {
     "wide quantiles by many groups": [fp.ask.median("age", 0, 100, points=104, by={"ward": LEVELS})],
-    "as many questions as there may be": [fp.ask.histogram("age", 0, 100 + n, 4096) for n in range(256)],
-    "as many conditions as there may be": [
-        Count(where=tuple(OneOf("ward", (f"{n}", f"{m}")) for n in range(64))) for m in range(64, 80)
-    ],
     "covariances of many columns": [fp.ask.covariance({f"c{n}": (0, 1) for n in range(256)})],
 }
-WIDE = WIDER | {"categories by many groups": [fp.ask.categories("age", LEVELS[:99], by={"ward": LEVELS})]}
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", WIDE)
-def test_the_widest_questions_take_seconds_and_little_memory(node, name):
+def test_the_widest_questions_take_seconds(node, name):
     """The table has a thousand records; more of them cost what reading costs, and not a turn of each for each group."""
     rng = np.random.default_rng(0)
     columns = {"age": rng.uniform(0, 100, 1000), "ward": [f"{n}" for n in rng.integers(0, 10_000, 1000)]}
@@ -281,16 +218,6 @@ def test_the_widest_questions_take_seconds_and_little_memory(node, name):
     reply = ask(node, *WIDE[name], task=Tabled(**columns))
     assert time.process_time() - start < 60.0
     assert RECEIPT in reply.content and spent(node) == 1
-
-
-@pytest.mark.exhaustive
-def test_as_many_totals_as_there_may_be_fit_into_little_memory():
-    asked, mechanism = WIDE["wide quantiles by many groups"], GaussianAnswers(PoissonSampledGaussian(1.0, 4.0))
-    tracemalloc.start()
-    mechanism.release(Questionnaire(tuple(asked)), TABLED.table(None), Keystream.secret(), Position(1, 1))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak < 200e6
 
 
 def test_a_history_only_ever_raises_the_client_s_own_book_and_counts_as_questions(node):
@@ -306,29 +233,17 @@ def test_a_history_only_ever_raises_the_client_s_own_book_and_counts_as_question
     assert guard(node).history()[event] == 2**31 - 2  # without the grant, which was refused
 
 
-def test_a_server_that_counts_more_questions_stops_questions_and_no_training(node):
-    node |= {"epsilon": 6.0, "question-epsilon": 0.5}
-    quiet = {"noise_multiplier": 20.0}
-    more = history_text({a_question(COUNT, **quiet).event: 30})
-    assert code(ask(node, COUNT, **quiet, charged=more)) is RefusalCode.QUESTIONS_EXHAUSTED
-    assert code(ask(node, COUNT, **quiet, round=2)) is RefusalCode.QUESTIONS_EXHAUSTED
-    assert RECEIPT in train(node, task=TABLED, steps=1).content
-
-
 def test_what_a_server_asks_cannot_forge_a_line_in_the_client_s_log(node, caplog):
     line = "forged\nERROR all is well \x1b[2J"
+    within = {"column": line, "least": 0.0, "below": 1.0}
     texts = [
         raw(question(line)),
         raw(question(**{line: 1})),
         raw(question("mean", of=[BOUNDS | {"column": line}])),
-        raw(question("mean", of=[BOUNDS | {"column": line, "high": -1.0}])),
-        raw(question("categories", column=line, levels=["a"])),
+        raw(question("mean", of=[BOUNDS | {"column": line.replace("\n", "\u2028"), "high": -1.0}])),
         raw(question("categories", column="ward", levels=[line, "nan"])),
-        raw(question("categories", column=line, levels=[None])),
-        raw(question(where=[within(column=line)])),
-        raw(question(where=[within(column=line, below=-1.0)])),
-        raw(question(by=one_of(column=line))),
-        raw(question("mean", of=[BOUNDS | {"column": line.replace("\n", "\u2028")}])),
+        raw(question(where=[within])),
+        raw(question(by={"column": line, "levels": ["a"]})),
         line,
         f"[[{json.dumps(line)}, 1.0]]",
     ]
@@ -347,6 +262,84 @@ def test_in_a_simulation_the_same_is_refused(monkeypatch):
     monkeypatch.setattr(GaussianAnswers, "release", lambda *_, **__: pytest.fail("it was answered"))
     client = Client(TABLED)
     outside = [{"steps": 2}, {"sampling_rate": 0.5}, {"run_id": "run"}, {"relation": "add-or-remove-one"}]
-    for changed in (*outside, {"questions": HOSTILE_QUESTIONS["wide totals"]}):
+    for changed in (*outside, {"questions": WIDE_TOTALS}):
         reply = client.send(ASK, RecordDict({QUESTION_GRANT: signed_question(COUNT, **changed)}))
         assert code(reply) is RefusalCode.GRANT_INVALID
+
+
+# What was asked before: one charge buys one answer
+
+
+def content(reply):
+    """Every byte that crossed."""
+    arrays = {n: (array.dtype, array.shape, array.data) for n, array in reply.content["arrays"].items()}
+    return arrays, dict(reply.content[RECEIPT]), list(reply.content)
+
+
+ALTERED = [
+    ([AGE], {}),
+    ([fp.ask.count(where={"ward": "a"})], {}),
+    ([COUNT, COUNT], {}),
+    ([fp.ask.count(by={"ward": ["b"]})], {}),
+    ([COUNT], {"shares": (2.0,)}),
+    ([COUNT], {"noise_multiplier": 5.0}),
+    ([COUNT], {"client_id": "another"}),
+]
+
+
+def test_another_grant_for_an_attempt_that_was_answered_is_refused(node, monkeypatch):
+    """Otherwise a server could take the answer to one question for that to another, and store it so.
+
+    The same grant again is answered with the same bytes, whatever the server's ledger holds by now.
+    """
+    first = ask(node, COUNT)
+    monkeypatch.setattr(GaussianAnswers, "release", lambda *_: pytest.fail("it was answered again"))
+    for questions, changed in ALTERED:
+        assert code(ask(node, *questions, **changed)) is RefusalCode.GRANT_INVALID
+    more = history_text({a_question(COUNT).event: 5})
+    for changed in ({}, {"charged": more, "earlier_runs": 7}):
+        assert content(ask(node, COUNT, **changed)) == content(first)
+    assert spent(node) == 1
+
+
+def test_an_answer_that_cannot_be_kept_does_not_leave(node, monkeypatch):
+    def full(*_):
+        raise LogError("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Guard, "seal", full)
+        assert code(ask(node, COUNT)) is RefusalCode.CLIENT_FAILED
+    assert code(ask(node, COUNT)) is RefusalCode.ALREADY_CHARGED
+    assert spent(node) == 1
+
+
+def test_the_charge_is_on_the_disk_before_a_record_is_counted(node, monkeypatch):
+    counted = []
+    monkeypatch.setattr(GaussianAnswers, "release", lambda *_: counted.append(spent(node)) or 1 / 0)
+    ask(node, COUNT)
+    assert counted == [1]
+
+
+class Forgetful(DeployedGrid):
+    """Clients that sign for other questions than they were asked."""
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        for message in messages:
+            if QUESTION_GRANT in message.content:
+                grant = QuestionGrant.of(message)
+                other = replace(grant, questions=a_question(fp.ask.count(where={"ward": "a"})).questions, signature="")
+                message.content[QUESTION_GRANT] = other.sign(server_key(self.folder / "server.key")).to_record()
+        return super().push_messages(messages)
+
+
+def test_a_server_takes_no_answer_to_another_question(tmp_path):
+    settings = {"clients": 2, "epsilon": 9.0, "noise-multiplier": 4.0, "delta": 1e-3}
+    kept = {"ledger": str(tmp_path / "ledger.db"), "signing-key": str(tmp_path / "server.key")}
+    plan = QuestionPlan.of(settings | kept, TABLED)
+    grid = Forgetful(plan, tmp_path)
+    for context in grid._contexts.values():
+        context.node_config.update(ANSWERS_ALL)
+    done = ask_clients(grid, plan, Questionnaire((COUNT,)))
+    assert set(done.failures.values()) == {"receipt-of-another-update"}
+    assert not done.told and done.spent["hospital-0"].steps == 1

@@ -20,7 +20,7 @@ from fedprivacy.flower.wire.messages import ASK, QUESTION_GRANT, RECEIPT
 from fedprivacy.questions.release import deviation
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import ANSWERS_ALL, PrivatelyTabled, Tabled, a_question, ask
-from tests.privacy.asking import Client, binomial_range, deviation_range
+from tests.privacy.asking import Client, binomial_range
 
 SIGMA = 4.0
 BOUNDS = {"age": (0, 100), "stay": (-1, 1)}
@@ -50,42 +50,15 @@ class Raising:
     __class__ = property(_fail)
 
 
-class Talkative(str):
-    """A text that claims to be another one."""
-
-    __slots__ = ()
-
-    def strip(self, *_):
-        return "a"
-
-    def __eq__(self, other):
-        return True
-
-    def __hash__(self):
-        raise RuntimeError("patient 4711")
-
-
-CELLS = {
-    "a usual number": 55.0,
-    "beyond the bounds": 1e9,
-    "far below the bounds": -1.7e308,
-    "not a number": math.nan,
-    "nothing": None,
-    "a level with blanks": " b\t",
-    "a text of a megabyte": "9" * 10**6,
-    "half of a character": "\ud800",
-    "a huge whole number": 10**5000,
-    "what fails": Raising(),
-    "a text that lies": Talkative("patient 4711"),
-}
+CELLS = [55.0, -1.7e308, math.nan, " b\t", "9" * 10**6, "\ud800", 10**5000, Raising()]
 """One of each sort; `tests/tasks/test_columns.py` reads all of them."""
 
 USUAL = {"age": [31.0, 32.0, 250.0, "33", None], "stay": [0.5, -0.5, "x", 0.0, 1e300], "ward": ["a", "b", "a", 1, ""]}
 
 
-def columns_with(cell, place=2):
+def columns_with(cell):
     """The usual records, and among them one of which every cell is this; None: without it."""
-    return {name: [*cells[:place], cell, *cells[place:]] for name, cells in USUAL.items()}
+    return {name: [*cells[:2], cell, *cells[2:]] for name, cells in USUAL.items()}
 
 
 def reply_of(kind, columns):
@@ -119,51 +92,17 @@ def check_neighbours(kind, with_it, without):
     return moved
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_one_record_moves_noisy_totals_by_what_is_charged_and_nothing_else(name):
-    with_it = columns_with(CELLS[name])
+@pytest.mark.parametrize("place", range(len(CELLS)))
+def test_one_record_moves_noisy_totals_by_what_is_charged_and_nothing_else(place):
+    with_it = columns_with(CELLS[place])
     check_neighbours(PrivatelyTabled, with_it, USUAL)
     check_neighbours(Tabled, with_it, columns_with(None))
-
-
-def test_the_only_record_and_none_and_one_that_is_odd_in_one_column_alone():
-    odd = columns_with(None, 5)
-    odd["age"][5] = CELLS["what fails"]
-    check_neighbours(PrivatelyTabled, odd, USUAL)
-    nobody = {name: [] for name in USUAL}
-    for name in ("a usual number", "a level with blanks", "what fails"):
-        one = {column: [CELLS[name]] for column in USUAL}
-        check_neighbours(PrivatelyTabled, one, nobody)
 
 
 def test_the_bound_is_reached():
     """Otherwise it would be no test: a record at all bounds moves the totals by most of what is charged."""
     extreme = {"age": [*USUAL["age"], 30], "stay": [*USUAL["stay"], 1.0], "ward": [*USUAL["ward"], "a"]}
     assert check_neighbours(PrivatelyTabled, extreme, USUAL) > 0.5 / SIGMA**2
-
-
-@pytest.mark.usefixtures("repeatable")
-def test_every_question_carries_the_noise_of_its_share(node):
-    """An empty table shows it: in every total as much as a record can move it by, times the noise multiplier."""
-    asked = [fp.ask.histogram("age", 0, 1, 1000), fp.ask.mean("stay", -1, 1), fp.ask.histogram("age", 0, 2, 1000)]
-    own = node | ANSWERS_ALL | {"epsilon": 1e6}
-    reply = ask(own, *asked, shares=(1.0, 2.0, 9.0), task=Tabled(age=[], stay=[], ward=[]), noise_multiplier=SIGMA)
-    for share, histogram in ((1.0, totals(reply)[0]), (9.0, totals(reply)[2])):
-        assert histogram.all()  # no total is without noise
-        noise = histogram / (2.0**20 * SIGMA * math.sqrt(12.0 / share))
-        low, high = deviation_range(noise.size, 1.0)
-        assert low <= np.sqrt(np.mean(np.square(noise))) <= high
-
-
-def test_a_deployed_client_answers_in_one_form_whatever_a_record_says(node):
-    """Secret randomness leaves nothing else to compare: names, types, shapes and sizes."""
-    forms = []
-    for number, cell in enumerate((55.0, Raising(), "9" * 10**6, math.nan), start=1):
-        reply = ask(node | ANSWERS_ALL | {"epsilon": 1e6}, *EVERYTHING, task=Tabled(**columns_with(cell)), round=number)
-        arrays = {n: (a.dtype, tuple(a.shape), a.stype, len(a.data)) for n, a in reply.content["arrays"].items()}
-        receipt = {key: len(str(value)) for key, value in reply.content[RECEIPT].items() if key != "signature"}
-        forms.append((list(reply.content), arrays, receipt))
-    assert all(form == forms[0] for form in forms)
 
 
 # Whether a group is told
@@ -192,11 +131,3 @@ def test_a_data_owner_who_sets_no_smallest_cohort_tells_nothing_of_three_people(
     few, many = next(iter(reply.content["arrays"].values())).numpy()
     assert not few.any() and many[0] == 1
     assert many[1] / 2.0**20 == pytest.approx(30.0, abs=0.2)
-
-
-def test_what_is_not_told_of_one_question_is_no_matter_to_another(node):
-    own = node | ANSWERS_ALL | {"epsilon": 1e9, "smallest-cohort": 1e6}
-    reply = ask(own, *EVERYTHING, task=Tabled(**USUAL))
-    for question, array in zip(EVERYTHING, reply.content["arrays"].values(), strict=True):
-        assert array.numpy().shape == (len(question.groups), 1 + question.width)
-        assert not array.numpy().any()

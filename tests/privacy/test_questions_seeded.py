@@ -74,15 +74,6 @@ def test_no_noise_is_drawn_twice_on_one_ledger(drawn, tmp_path):
     assert len(set(drawn)) == len(drawn)
 
 
-def test_the_same_simulation_on_a_ledger_of_its_own_is_repeated(tmp_path):
-    """Otherwise nothing above would be seeded."""
-    answers = [
-        fp.ask(Scaled(), fp.ask.count(), clients=2, seed=7, out=str(tmp_path / name), noise_multiplier=4.0).clients
-        for name in ("one", "other")
-    ]
-    assert answers[0] == answers[1]
-
-
 def test_whatever_names_an_answer_gives_it_other_noise(drawn):
     """Rounds, attempts, earlier runs, clients and questions; and not the questions' text, nor how much noise it is."""
     client = Client(PrivatelyTabled(), seed=5)

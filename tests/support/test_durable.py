@@ -11,6 +11,9 @@ import pytest
 
 import fedprivacy
 from fedprivacy._support.durable import PRIVATE, append_durably, write_durably, write_unnamed
+from fedprivacy._support.signing import SigningKeyError, server_key
+from fedprivacy.guard import LogError
+from fedprivacy.guard.log import create
 
 OLD, NEW = b"old" * 50, b"new" * 80
 
@@ -98,6 +101,22 @@ def test_a_secret_is_readable_by_its_owner_alone_from_its_first_byte_on(tmp_path
     finally:
         os.umask(before)
     assert [stat.S_IMODE(mode) for mode in modes] == [PRIVATE]
+
+
+@pytest.mark.parametrize(("make", "error"), [(create, LogError), (server_key, SigningKeyError)])
+def test_a_file_system_without_hard_links_is_named_with_what_to_do_and_nothing_is_left_on_it(
+    make, error, tmp_path, monkeypatch
+):
+    def vfat(*_):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    with monkeypatch.context() as mounted:
+        mounted.setattr(os, "link", vfat)
+        with pytest.raises(error, match="has no hard links; name a file on one that has, such as ext4"):
+            make(tmp_path / "file")
+    assert not list(tmp_path.iterdir())
+    make(tmp_path / "file")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 NEW_ALONE = {

@@ -112,11 +112,6 @@ def test_of_the_rounds_that_pile_up_behind_a_tracker_the_oldest_are_dropped_and_
     ]
 
 
-def test_the_end_of_a_run_that_never_began_waits_for_nobody():
-    Feed({"one": (tracker := Told())}).end("failed", HANG)
-    assert tracker.calls == []
-
-
 def test_the_interpreter_ends_although_a_tracker_hangs_and_no_library_is_loaded_for_it():
     program = """
 import sys

@@ -108,10 +108,6 @@ def test_nothing_leaves_the_machine_nothing_is_said_and_no_path_or_address_is_wr
             assert private not in content
 
 
-def test_a_tracker_is_told_settings_without_a_path_and_an_address():
-    assert settings(FACTS) == SETTINGS
-
-
 # TensorBoard
 
 
@@ -246,24 +242,16 @@ def test_mlflow_says_why_it_has_no_database(tmp_path, caplog):
 
 
 def wandb_records(path):
-    """The records of a .wandb file: LevelDB's log format, blocks of 32 KiB, after a header of seven bytes."""
+    """The records of a .wandb file: LevelDB's log format, of one block here, after a header of seven bytes."""
     from wandb.proto import wandb_internal_pb2
 
-    full, last = 1, 4
-    content = path.read_bytes()
-    assert content[:4] == b":W&B"
-    place, whole = 7, b""
+    content, place = path.read_bytes(), 7
+    assert content[:4] == b":W&B" and len(content) < 32768
     while place < len(content):
-        left = 32768 - place % 32768
-        if left < 7:
-            place += left
-            continue
-        _, length, kind = struct.unpack("<IHB", content[place : place + 7])
-        whole += content[place + 7 : place + 7 + length]
-        place += 7 + length
-        if kind in (full, last):
-            yield wandb_internal_pb2.Record.FromString(whole)
-            whole = b""
+        start = place + 7
+        _, length, _ = struct.unpack("<IHB", content[place:start])
+        yield wandb_internal_pb2.Record.FromString(content[start : start + length])
+        place = start + length
 
 
 def values(items):

@@ -2,12 +2,9 @@
 
 import pickle
 import random
-from dataclasses import replace
 
 import numpy as np
-import pytest
 
-from fedprivacy.values.runs import Roster, RoundResult
 from fedprivacy.values.spent import ClientSpent, PopulationSpent
 
 
@@ -48,15 +45,3 @@ def test_a_second_reading_after_the_same_one_is_not_taken_for_the_first():
     assert other.changed_since(one) == ["client-001", "client-002"]
     assert PopulationSpent(dict(one)).changed_since(one) == [] and one.update({}) is one
     assert pickle.loads(pickle.dumps(one)) == one
-
-
-@pytest.mark.parametrize("of", [dict, PopulationSpent], ids=["any mapping", "a reading"])
-def test_a_roster_keeps_everybody_in_the_order_of_enrolment_and_says_who_changed(of):
-    roster, spent = Roster(9), of(clients([3, 1]))
-    roster.add(RoundResult(0, {}, spent, (), {}))
-    assert list(roster.clients) == ["client-001", "client-003"] and roster.changed == {"client-001", "client-003"}
-    roster.changed.clear()
-    spent = of({**spent, **clients([2]), "client-003": replace(spent["client-003"], steps_left=0)})
-    roster.add(RoundResult(4, {}, spent, (), {}))
-    assert list(roster.clients) == ["client-001", "client-003", "client-002"]
-    assert roster.changed == {"client-002", "client-003"} and roster.clients["client-003"].exhausted_in == 4
