@@ -7,11 +7,13 @@ from threading import Event
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from fedprivacy.gradients import FlatClipping, GradientEngine, check_on_blank
 from fedprivacy.gradients.surroundings import undisturbed
-from tests.gradients.oracle import cross_entropy, expected_sum, no_program, records_gradients
+from fedprivacy.gradients.watch import IndicesInRange, OnePath
+from tests.gradients.oracle import cross_entropy, expected_sum, records_gradients
 
 
 def largest_change(engine, inputs, targets, clipping_norm):
@@ -31,51 +33,21 @@ def check(engine, inputs, targets, clipping_norm, loss=cross_entropy):
     assert (result - expected).norm() <= 1e-4 * max(clipping_norm, expected.norm().item())
 
 
-class TimeFirst(nn.Module):
-    """Looks at three steps, time first, through a head that starts at zero."""
+class SortedByLength(nn.Module):
+    """Sorts its batch for the inner layer, as for packed sequences."""
 
     def __init__(self):
         super().__init__()
         self.inner, self.head = nn.Linear(5, 6), nn.Linear(6, 4)
-        nn.init.zeros_(self.head.weight)
 
     def forward(self, x):
-        return self.head(self.inner(x.transpose(0, 1)).tanh().mean(0))
-
-
-@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
-def test_a_head_that_starts_at_zero_hides_no_wrong_axis(autocast):
-    torch.manual_seed(0)
-    model, inputs, targets = TimeFirst(), torch.rand(3, 3, 5), torch.arange(3)
-    check_on_blank(model, cross_entropy, inputs, targets)
-    engine = GradientEngine(model, cross_entropy, autocast=autocast)
-    engine.prepare(inputs, targets)
-    nn.init.normal_(model.head.weight)
-    inputs[0] *= 1e3
-    check(engine, inputs, targets, 1e-3)
-
-
-class SortedByLength(nn.Module):
-    """Sorts its batch for the inner layer, as for packed sequences."""
-
-    def __init__(self, indices):
-        super().__init__()
-        self.inner, self.head, self.indices = nn.Linear(5, 6), nn.Linear(6, 4), indices
-
-    def forward(self, x):
-        order = self.indices((x != 0).any(2).sum(1))
+        order = (x != 0).any(2).sum(1).argsort(descending=True, stable=True)
         return self.head(self.inner(x[order]).tanh().mean(1)[order.argsort()])
 
 
-def by_list(lengths):
-    numbers = lengths.tolist()
-    return torch.tensor(sorted(range(len(numbers)), key=lambda i: -numbers[i]))
-
-
-@pytest.mark.parametrize("indices", [by_list, lambda lengths: lengths.argsort(descending=True, stable=True)])
-def test_a_batch_that_is_sorted_by_length_is_not_mixed_up(indices):
+def test_a_batch_that_is_sorted_by_length_is_not_mixed_up():
     torch.manual_seed(0)
-    model, inputs, targets = SortedByLength(indices), torch.rand(4, 7, 5), torch.arange(4)
+    model, inputs, targets = SortedByLength(), torch.rand(4, 7, 5), torch.arange(4)
     for record, length in enumerate((4, 6, 3, 5)):
         inputs[record, length:] = 0
     check_on_blank(model, cross_entropy, inputs, targets)
@@ -112,30 +84,6 @@ def test_experts_that_made_up_records_do_not_reach(by_mask):
     check(GradientEngine(model, cross_entropy), inputs, targets, 0.1)
 
 
-class LookingTwice(nn.Module):
-    """Uses an attention's one weight as a whole and, behind a gate that starts at zero, by rows."""
-
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(8, 2, bias=False, batch_first=True)
-        self.gate = nn.Parameter(torch.zeros(1, 1, 8))
-
-    def forward(self, x):
-        again = x.clone()
-        first = self.attention(x, x, x)[0]
-        return (first + self.gate * self.attention(x, again, again)[0]).sum(1)
-
-
-def test_a_weight_that_is_used_as_a_whole_and_by_rows():
-    torch.manual_seed(0)
-    model, inputs, targets = LookingTwice(), torch.rand(4, 4, 8), torch.arange(4)
-    model.gate.requires_grad_(False)
-    engine = GradientEngine(model, cross_entropy)
-    engine.prepare(inputs, targets)
-    nn.init.ones_(model.gate)
-    check(engine, inputs, targets, 1e-3)
-
-
 def test_a_scale_that_float32_cannot_hold_lets_nothing_pass():
     engine = GradientEngine(nn.Linear(3, 1, bias=False), lambda outputs, targets: (outputs[:, 0] - targets).square())
     nn.init.ones_(engine.model.weight)
@@ -147,48 +95,6 @@ def test_a_scale_that_float32_cannot_hold_lets_nothing_pass():
     for size, clipping_norm in itertools.product((1e30, 1e38, 3e38), (1e-6, 1.0)):
         one = linear.clipped_sum(torch.tensor([[size, -size / 2, size / 3]]), torch.zeros(1), clipping_norm)
         assert one.norm() <= clipping_norm
-
-
-def masked_loss(outputs, targets):
-    """One loss for each record but those with target 7."""
-    return functional.cross_entropy(outputs, targets, reduction="none", ignore_index=7)[targets != 7]
-
-
-def test_a_record_for_which_the_loss_has_another_shape_contributes_zero():
-    torch.manual_seed(0)
-    model, inputs, targets = nn.Linear(3, 4), torch.rand(4, 3), torch.tensor([0, 1, 7, 2])
-    check_on_blank(model, masked_loss, inputs, targets)
-    for clean in (GradientEngine(model, masked_loss), GradientEngine(model, cross_entropy)):
-        rest = clean.clipped_sum(inputs[targets != 7], targets[targets != 7], 1.0)
-        with no_program():
-            assert torch.allclose(GradientEngine(model, masked_loss).clipped_sum(inputs, targets, 1.0), rest)
-
-
-def test_a_float64_record_beyond_float32_does_not_erase_the_others():
-    torch.manual_seed(0)
-    model, inputs, targets = nn.Linear(3, 1).double(), torch.rand(4, 3).double(), torch.zeros(4).double()
-    engine = GradientEngine(model, lambda outputs, targets: (outputs[:, 0] - targets).square())
-    rest = engine.clipped_sum(inputs[2:], targets[2:], 1.0)
-    for outlier in (1e39, 1e50, 1e76, 1e200):
-        inputs[:2] = outlier
-        assert (engine.clipped_sum(inputs, targets, 1.0) - rest).norm() <= 2.0
-
-
-def test_two_threads_do_not_take_each_other_s_records():
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(9, 5), nn.Flatten(), nn.Linear(30, 4))
-    batches = [(torch.randint(9, (8, 6)), torch.randint(4, (8,))) for _ in range(2)]
-    engines = [GradientEngine(model, cross_entropy) for _ in batches]
-    alone = [engine.clipped_sum(*batch, 0.1) for engine, batch in zip(engines, batches, strict=True)]
-
-    def errors(which):
-        sums = (engines[which].clipped_sum(*batches[which], 0.1) for _ in range(20))
-        return [(result - alone[which]).norm().item() for result in sums]
-
-    with ThreadPoolExecutor(3) as pool:
-        plain = pool.submit(lambda: [model(batches[0][0]) for _ in range(20)])
-        assert max(max(found) for found in pool.map(errors, range(2))) < 1e-5
-        assert all(torch.equal(outputs, plain.result()[0]) for outputs in plain.result())
 
 
 def test_a_sum_is_not_taken_of_parameters_with_which_another_engine_tries_the_layer():
@@ -233,3 +139,62 @@ def test_a_process_that_multiplies_in_low_precision_gets_full_sums_and_its_preci
         pool.submit(undisturbed.__exit__, None, None, None).result()
         assert torch.get_float32_matmul_precision() == "highest", "another thread is still inside"
     assert torch.get_float32_matmul_precision() == "medium"
+
+
+TABLE = torch.zeros(5, 2)
+
+LOOKUPS = {
+    "embedding": lambda at: functional.embedding(at, TABLE),
+    "rows": lambda at: TABLE[at],
+    "rows and columns": lambda at: TABLE[at, at % 2],
+    "index_select": lambda at: TABLE.index_select(0, at),
+    "index_select of the last axis": lambda at: TABLE.T.index_select(-1, at),
+    "gather": lambda at: TABLE.gather(0, at.unsqueeze(1)),
+    "take": lambda at: TABLE[:, 0].clone().take(at),
+    "scatter": lambda at: TABLE.scatter(0, at.unsqueeze(1), 1.0),
+    "scatter_add_": lambda at: TABLE.clone().scatter_add_(0, at.unsqueeze(1), TABLE),
+    "index_add_": lambda at: TABLE.clone().index_add_(0, at, TABLE[:4]),
+    "index_put": lambda at: TABLE.index_put((at,), TABLE[0]),
+    "one_hot": lambda at: torch.zeros(4, 5).scatter_(1, at.unsqueeze(1), 1),
+    "cross_entropy": lambda at: cross_entropy(torch.rand(4, 5), at),
+    "cross_entropy by position": lambda at: cross_entropy(torch.rand(2, 5, 2), at.view(2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LOOKUPS)
+def test_an_index_out_of_range_raises_before_a_kernel_meets_it(name):
+    look_up, known = LOOKUPS[name], torch.tensor([0, 4, 1, 3])
+    with OnePath(known), IndicesInRange() as lookups:
+        look_up(known)
+    assert lookups.used
+    for unknown in (5, -6, 2**40):
+        with IndicesInRange(), pytest.raises(IndexError, match="an index is out of range"):
+            look_up(torch.tensor([0, unknown, 1, 3]))
+
+
+def test_a_label_that_the_loss_ignores_is_known():
+    with IndicesInRange():
+        assert cross_entropy(torch.rand(2, 3), torch.tensor([2, -100]))[1] == 0.0
+
+
+@pytest.mark.parametrize("place", ["id", "label"])
+def test_it_is_seen_inside_of_vmap(place):
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))
+
+    def loss(parameters, ids, label):
+        return cross_entropy(functional_call(model, parameters, (ids.unsqueeze(0),)), label.unsqueeze(0))[0]
+
+    gradients = vmap(grad(loss), in_dims=(None, 0, 0))
+    ids, labels = torch.tensor([[0, 4], [1, 3]]), torch.tensor([0, 1])
+    with IndicesInRange() as lookups:
+        gradients(dict(model.named_parameters()), ids, labels)
+    assert lookups.used
+    (ids if place == "id" else labels)[1] = 5
+    with IndicesInRange(), pytest.raises(IndexError, match="an index is out of range"):
+        gradients(dict(model.named_parameters()), ids, labels)
+
+
+def test_what_looks_nothing_up_is_let_through():
+    with IndicesInRange() as lookups:
+        nn.Linear(3, 2)(torch.rand(4, 3)).relu().sum(1)[torch.tensor([True, False, True, True])]
+    assert not lookups.used

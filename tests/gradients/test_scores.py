@@ -151,19 +151,6 @@ def test_a_score_that_writes_into_its_arguments_writes_into_nobody_s_record():
     assert int(targets[1]) == 150
 
 
-def test_outputs_may_be_one_number_for_each_record():
-    torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
-    scores = RecordScores(model, lambda o, t: (o - t) ** 2, [lambda o, t: o - t], (torch.empty(0, 4), torch.empty(0)))
-    records, targets = torch.randn(40, 4), torch.randn(40)
-    with torch.no_grad():
-        expected = (model(records) - targets).double().unsqueeze(1)
-    assert scores.rows > 1
-    torch.testing.assert_close(scores(records, targets), expected, rtol=1e-5, atol=1e-5)
-    records[3] = torch.nan
-    assert scores(records, targets).isnan().squeeze(1).nonzero().tolist() == [[3]]
-
-
 class Roots(nn.Linear):
     """Its outputs are no numbers where they would be below zero."""
 

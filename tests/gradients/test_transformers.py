@@ -94,14 +94,6 @@ def test_the_sum_is_that_of_the_loop_in_float64(prepared):
     assert (found - expected).norm() < 1e-5 * norm  # where records differ in their targets, sums cancel
 
 
-def test_a_record_has_the_same_bits_alone_in_company_and_elsewhere(prepared):
-    engine, _, shard = prepared
-    alone = [engine.clip(shard.inputs[i : i + 1], shard.targets[i : i + 1], 1.0).squared_norms[0] for i in range(6)]
-    order = torch.tensor([5, 3, 1, 0, 4, 2, *range(6, 20)])
-    moved = engine.clip(shard.inputs[order], shard.targets[order], 1.0).squared_norms[0]
-    assert all(moved[place] == alone[record][0] for place, record in enumerate(order[:6].tolist()))
-
-
 def test_what_stands_under_padding_changes_no_gradient(prepared):
     engine, _, shard = prepared
     changed = shard.inputs.clone()
