@@ -55,16 +55,6 @@ def test_a_record_has_the_same_views_in_any_place_and_company():
     assert torch.equal(seen(views, strangers, EVERY, KEY, NOW)[0][17], together[17])
 
 
-def test_views_differ_by_record_number_step_round_and_client():
-    shard = Shard(torch.ones(2, 4), torch.zeros(2))
-    views = made(DIMMED, shard, multiplicity=2)
-    drawn = [
-        seen(views, shard, np.arange(2), *at)[0][:, :, 0].flatten()
-        for at in ((KEY, NOW), (KEY, Position(2, 6)), (KEY, Position(3, 5)), (KEY.of("other"), NOW))
-    ]
-    assert len(torch.cat(drawn).unique()) == 16
-
-
 def test_chances_are_uniform():
     shard = Shard(torch.ones(3000, 1), torch.zeros(3000))
     found = seen(made(DIMMED, shard, multiplicity=4), shard, np.arange(3000), KEY, NOW)[0].flatten() - 0.5
@@ -166,16 +156,3 @@ def test_clients_that_train_together_see_what_each_sees_alone(multiplicity):
     (portion,) = CohortTraining(computed, SGD(1.0), views=views).train([trainee], 4)
     update = one.train(engine(multiplicity), shard, steps=2, round=4, keystream=KEY)
     assert torch.equal(portion.parameters[0], torch.cat([p.flatten() for p in update.parameters.values()]))
-
-
-def test_the_views_of_a_large_sample_are_made_some_records_after_the_others(monkeypatch):
-    shard, flats, asked = rows(), [], []
-    of = Views.of
-    monkeypatch.setattr(Views, "of", lambda self, records, *at: asked.append(len(records)) or of(self, records, *at))
-    for most in (2**24, 100):
-        monkeypatch.setattr("fedprivacy.training.batches._MOST_HELD", most)
-        views = made(DIMMED, shard, 3)
-        update = training(views).train(engine(3), shard, steps=1, round=4, keystream=KEY)
-        flats.append(torch.cat([p.flatten() for p in update.parameters.values()]))
-    assert asked[0] == sum(asked[1:]) and set(asked[1:-1]) == {8}  # of 100 / (3 views of 4 numbers), a power of two
-    torch.testing.assert_close(flats[0], flats[1], rtol=1e-5, atol=1e-6)

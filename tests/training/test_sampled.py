@@ -159,14 +159,3 @@ def test_a_use_of_rows_that_there_is_not_is_refused_in_training_on_a_shard(setti
     plan = {"epsilon": 3.0, "delta": 1e-3, "steps": 2, "sampling_rate": 0.5, "batch_size": 4}
     with pytest.raises(ValueError, match=words):
         fp.train(nn.Linear(4, 3), cross_entropy, visits(), progress=False, **plan, **settings)
-
-
-@pytest.mark.exhaustive
-def test_training_on_a_shard_of_persons_draws_their_rows():
-    settings = {"epsilon": 1e4, "delta": 1e-3, "steps": 6, "sampling_rate": 0.5, "batch_size": 4, "seed": 1}
-    models = []
-    for used in ({}, {"rows_per_step": 2}, {"person_gradient": "sum"}):
-        torch.manual_seed(0)
-        trained = fp.train(nn.Linear(4, 3), cross_entropy, visits(), progress=False, **settings, **used)
-        models.append(torch.cat([p.detach().flatten() for p in trained.model.parameters()]))
-    assert min(float((one - other).norm()) for one, other in itertools.combinations(models, 2)) > 0.01
