@@ -11,15 +11,10 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 
 import fedprivacy as fp
-from fedprivacy.gradients import GradientEngine
 from fedprivacy.guard import Guard
-from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
-from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.single import loop
-from fedprivacy.training.dpsgd import DPSGD, NoisyMean
-from fedprivacy.training.optimizers import SGD, Adam, AdamW
 from tests.processes import in_child
-from tests.single.coins import LOSS, coins, flat, new_model, private, train
+from tests.single.coins import coins, flat, new_model, private, train
 
 ADAM = partial(torch.optim.Adam, lr=0.1)
 COSINE = partial(CosineAnnealingLR, T_max=6)
@@ -38,22 +33,6 @@ def by_hand(optimizer, schedule=None, rates=None):
         if rated:
             rated.step()
     return flat(model)
-
-
-@pytest.mark.parametrize(
-    ("name", "ours", "settings"),
-    [
-        ("sgd", SGD(0.5, 0.9), {"momentum": 0.9}),
-        ("adam", Adam(0.1), {"learning_rate": 0.1}),
-        ("adamw", AdamW(0.1, 0.2), {"learning_rate": 0.1, "weight_decay": 0.2}),
-    ],
-)
-def test_a_named_optimiser_goes_the_way_of_a_client_s_local_steps(name, ours, settings):
-    trained, model = train(optimizer=name, seed=1, **settings), new_model()
-    mean = NoisyMean(SampledGaussianSum(trained.event, 1.0), 100.0)
-    key = Keystream.from_seed(1, "single")
-    DPSGD(mean, ours).train(GradientEngine(model, LOSS), fp.Shard(*coins()), steps=6, round=1, keystream=key)
-    assert torch.allclose(flat(trained.model), flat(model), atol=1e-5)
 
 
 def test_any_torch_optimiser_is_taken_as_a_factory_or_as_it_is():
