@@ -32,22 +32,10 @@ def test_noise_is_the_same_function_of_key_and_position(size, dtype, device):
 
 @pytest.mark.parametrize("name", ["linear", "convolutions", "transformer"])
 def test_a_training_is_the_cpu_s_but_for_the_last_bits(name, device):
-    case = CASES[name]
+    case, budget = CASES[name], {"epsilon": 3.0, "delta": 1e-4, "steps": 6, "sampling_rate": 0.2, "batch_size": 120}
+    given = budget | {"clipping": "adaptive", "seed": 4, "progress": False}
     trained = [
-        fp.train(
-            case.model(),
-            cross_entropy,
-            case.records(600),
-            epsilon=3.0,
-            delta=1e-4,
-            steps=6,
-            sampling_rate=0.2,
-            batch_size=120,
-            clipping="adaptive",
-            seed=4,
-            device=where,
-            progress=False,
-        )
+        fp.train(case.model(), cross_entropy, case.records(600), device=where, **given)
         for where in (str(device), "cpu")
     ]
     assert trained[0].epsilon == trained[1].epsilon <= 3.0
@@ -58,18 +46,9 @@ def test_a_training_is_the_cpu_s_but_for_the_last_bits(name, device):
 
 @pytest.mark.parametrize("settings", [{}, {"algorithm": "scaffold", "local_evaluation": 1}], ids=["plain", "scaffold"])
 def test_a_simulation_charges_what_the_cpu_s_charges_and_learns_the_same(settings, device, tmp_path):
+    given = settings | {"clients": 3, "rounds": 3, "epsilon": 4.0, "seed": 2, "progress": False}
     runs = [
-        fp.simulate(
-            "cancer",
-            clients=3,
-            rounds=3,
-            epsilon=4.0,
-            seed=2,
-            device=where,
-            out=tmp_path / side,
-            progress=False,
-            **settings,
-        )
+        fp.simulate("cancer", device=where, out=tmp_path / side, **given)
         for side, where in (("there", str(device)), ("here", "cpu"))
     ]
     there, here = runs

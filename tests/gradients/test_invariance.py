@@ -121,6 +121,12 @@ def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over
     assert engine.sizes == (taken,)
 
 
+def test_means_that_show_no_gradient_are_not_judged_by_nothing():
+    net = nn.Linear(6, 1)
+    with pytest.raises(DisagreementError, match="no gradient"):
+        sizes_that_agree(Program(net, cross_entropy), net, (PROBE[0], torch.zeros(3).long()), SIZES, KEPT)
+
+
 def test_the_means_are_chosen_anew_for_another_number_of_threads():
     engine = GradientEngine(model(), cross_entropy)
     with mock.patch("fedprivacy.gradients.engine.admit_method", wraps=methods.admit_method) as choose:

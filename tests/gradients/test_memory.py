@@ -1,7 +1,5 @@
 """Memory that runs out is no record's fault: how many records there are must not decide whether they count."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -45,41 +43,27 @@ NOBODY = torch.zeros(0, 6), torch.zeros(0, dtype=torch.long)
 
 
 @pytest.fixture
-def prepared(monkeypatch):
-    """Prepares an engine, of whose method every later call goes through `watch(pieces, inputs, targets,
-    kept_bytes)`.
-    """
+def holding(monkeypatch):
+    """Lets an engine hold so many records at a time, once it is prepared, and raise an error for more."""
 
-    def prepare(made, watch, **chosen):
+    def hold(made, most, error, parts=None):
         def watched(*asked, **how):
-            found = replace(admit_method(*asked, **how), **chosen)
-            methods.append(found.method)
+            methods.append(found := admit_method(*asked, **how))
             return found
+
+        def some(inputs, *others):
+            if parts is not None:
+                parts.append(len(inputs))
+            if len(inputs) > most:
+                raise error
+            return pieces(inputs, *others)
 
         methods = []
         with monkeypatch.context() as choosing:
             choosing.setattr("fedprivacy.gradients.engine.admit_method", watched)
             made.prepare(*NOBODY)
-        pieces = methods[0].pieces
-        monkeypatch.setattr(methods[0], "pieces", lambda *rows: watch(pieces, *rows), raising=False)
-        return made
-
-    return prepare
-
-
-@pytest.fixture
-def holding(prepared):
-    """Lets an engine hold so many records at a time, once it is prepared, and raise an error for more."""
-
-    def hold(made, most, error, parts=None):
-        def some(pieces, inputs, targets, kept_bytes):
-            if parts is not None:
-                parts.append(len(inputs))
-            if len(inputs) > most:
-                raise error
-            return pieces(inputs, targets, kept_bytes)
-
-        return prepared(made, some)
+        pieces = methods[0].method.pieces
+        monkeypatch.setattr(methods[0].method, "pieces", some, raising=False)
 
     return hold
 

@@ -17,7 +17,6 @@ from tests.gradients.oracle import cross_entropy
 
 MODELS = {
     "logistic": lambda: nn.Linear(6, 3),
-    "without bias": lambda: nn.Linear(6, 3, bias=False),
     "mlp": lambda: nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)),
     "deep": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 9, bias=False), nn.Sigmoid(), nn.Linear(9, 3)

@@ -16,13 +16,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules import module
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-    register_module_full_backward_hook,
-    register_module_full_backward_pre_hook,
-    register_module_parameter_registration_hook,
-)
 from torch.nn.utils import parametrizations, parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -84,8 +77,8 @@ def all_mixed(values):
 
 
 @contextmanager
-def hooked(register, hook):
-    handle = register(hook)
+def hooked(kind, hook):
+    handle = getattr(module, f"register_module_{kind}")(hook)
     try:
         yield
     finally:
@@ -135,15 +128,13 @@ def warnings_as_errors():
 
 
 HOOKS = {
-    "forward hook": lambda: hooked(register_module_forward_hook, lambda layer, given, found: mixed(found)),
-    "forward pre-hook": lambda: hooked(register_module_forward_pre_hook, lambda layer, given: all_mixed(given)),
-    "full backward hook": lambda: hooked(register_module_full_backward_hook, lambda layer, inner, _: all_mixed(inner)),
-    "full backward pre-hook": lambda: hooked(
-        register_module_full_backward_pre_hook, lambda layer, outer: all_mixed(outer)
-    ),
+    "forward hook": lambda: hooked("forward_hook", lambda layer, given, found: mixed(found)),
+    "forward pre-hook": lambda: hooked("forward_pre_hook", lambda layer, given: all_mixed(given)),
+    "full backward hook": lambda: hooked("full_backward_hook", lambda layer, inner, _: all_mixed(inner)),
+    "full backward pre-hook": lambda: hooked("full_backward_pre_hook", lambda layer, outer: all_mixed(outer)),
     "counter of operations": lambda: FlopCounterMode(display=False),
     "hook of registration": lambda: hooked(
-        register_module_parameter_registration_hook, lambda layer, name, p: nn.Parameter(mixed(p))
+        "parameter_registration_hook", lambda layer, name, p: nn.Parameter(mixed(p))
     ),
 }
 MODES = {
@@ -164,22 +155,19 @@ MODES = {
 }
 """After these, and after hooks, not a bit differs."""
 
+REPLACED = {
+    functional: ("linear", "relu", "conv2d", "cross_entropy"),
+    torch: ("relu",),
+    torch.Tensor: ("mean", "flatten"),
+    nn.Module: ("__call__", "_call_impl"),
+    nn.Linear: ("forward",),
+    nn.Conv2d: ("forward",),
+    nn.ReLU: ("forward",),
+}
 FUNCTIONS = {
     f"{owner.__name__.rpartition('.')[2]}.{name}": lambda owner=owner, name=name: replaced(owner, name)
-    for owner, name in [
-        (functional, "linear"),
-        (functional, "relu"),
-        (torch, "relu"),
-        (functional, "conv2d"),
-        (functional, "cross_entropy"),
-        (torch.Tensor, "mean"),
-        (torch.Tensor, "flatten"),
-        (nn.Module, "__call__"),
-        (nn.Module, "_call_impl"),
-        (nn.Linear, "forward"),
-        (nn.Conv2d, "forward"),
-        (nn.ReLU, "forward"),
-    ]
+    for owner, names in REPLACED.items()
+    for name in names
 }
 FUNCTIONS["classes of one's own"] = own_classes
 
@@ -271,9 +259,18 @@ def test_what_a_layer_is_given_of_its_own_after_the_proof_is_noticed(change):
     assert largest_change(engine) <= 1 + SUM_ALLOWANCE
 
 
+def test_a_layer_in_the_place_of_another_is_noticed():
+    model = chain()
+    surroundings = Surroundings(model, cross_entropy)
+    model.train(False)
+    assert not surroundings.has_changed()
+    model[2] = nn.ReLU()
+    assert surroundings.has_changed()
+
+
 def test_a_hook_of_all_layers_sees_no_record_and_stays_registered():
     engine, layer, seen = made("book-keeping"), nn.Linear(1, 1), []
-    with hooked(register_module_forward_hook, lambda layer, given, found: seen.append(layer)):
+    with hooked("forward_hook", lambda layer, given, found: seen.append(layer)):
         engine.clipped_sum(INPUTS, TARGETS, 1.0)
         assert seen == []
         layer(torch.ones(1))
@@ -293,7 +290,7 @@ def test_other_threads_keep_their_hooks_while_gradients_are_computed(kept):
 
     def beside():
         before = layer(torch.ones(1))
-        handle = register_module_forward_hook(hook)
+        handle = module.register_module_forward_hook(hook)
         found.append(torch.equal(layer(torch.ones(1)), 2 * before))
         if not kept:
             handle.remove()
@@ -322,7 +319,7 @@ def test_other_threads_keep_their_hooks_while_gradients_are_computed(kept):
 
 
 def test_a_computation_that_fails_leaves_everything_as_it_was():
-    hook = register_module_forward_hook(lambda *given: None)
+    hook = module.register_module_forward_hook(lambda *given: None)
     mode, seen, tables = Functions(), [], [own for own in vars(module).values() if isinstance(own, dict)]
     with hook, mode, torch.autocast("cpu", torch.bfloat16), torch.inference_mode(), torch.device("meta"):
         with pytest.raises(KeyboardInterrupt), undisturbed, undisturbed:

@@ -79,14 +79,10 @@ def prepared(request, folder):
     return engine, task.loss, shard
 
 
-def test_gradients_come_by_book_keeping_and_nothing_stands_in_the_way(prepared):
-    engine = prepared[0]
+def test_book_keeping_has_the_sum_of_the_loop_in_float64(prepared):
+    engine, loss, shard = prepared
     assert engine.method.startswith("book-keeping") and engine.sizes[0] >= 32
     assert engine.obstacle is None or "rows alike" in engine.obstacle.what  # which is the processor's fault
-
-
-def test_the_sum_is_that_of_the_loop_in_float64(prepared):
-    engine, loss, shard = prepared
     gradients = records_gradients(engine.model, loss, shard.inputs, shard.targets)
     norm = some_clipping_norm(gradients, FlatClipping())
     expected = expected_sum(gradients, FlatClipping(), norm)
@@ -144,7 +140,7 @@ def causal(implementation):
     return huggingface().LlamaForCausalLM(llama), huggingface().GPT2LMHeadModel(gpt2)
 
 
-def test_a_mask_that_is_looked_into_is_named_with_its_line_and_remedy():
+def test_a_mask_that_is_looked_into_is_named_with_its_line_and_a_remedy_that_is_one():
     for model in causal("sdpa"):
         engine = GradientEngine(TwoAxes(model).train(), summed)
         engine.prepare(*RECORDS)
@@ -152,9 +148,6 @@ def test_a_mask_that_is_looked_into_is_named_with_its_line_and_remedy():
         assert engine.method == "loop" and path.endswith("transformers/masking_utils.py")
         assert "all(" in Path(path).read_text().splitlines()[int(line) - 1]
         assert "attn_implementation='eager'" in engine.obstacle.remedy and HOW_TO.name in engine.obstacle.remedy
-
-
-def test_the_remedy_for_causal_models_is_one():
     for model in causal("eager"):
         engine = GradientEngine(TwoAxes(model).train(), summed)
         engine.prepare(*RECORDS)

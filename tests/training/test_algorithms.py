@@ -68,17 +68,6 @@ def test_local_training_sends_what_it_was_sent():
     assert torch.equal(update.kept, FedAvg().train(begun(own)).sent)
 
 
-@pytest.mark.parametrize("steps", [1, 5])
-def test_the_ends_of_mean_regularisation_are_local_training_and_fedavg_to_the_bit(steps):
-    shared, own = torch.randn(3), torch.randn(3)
-    without = MeanRegularised(pull=0.0).train(begun(shared, own, steps=steps))
-    assert torch.equal(without.kept, LocalTraining().train(begun(shared, own, steps=steps)).kept)
-    for pull in (1.0 / RATE, 1e6):
-        largest = MeanRegularised(pull=pull).train(begun(shared, own, steps=steps))
-        assert torch.equal(largest.sent, FedAvg().train(begun(shared, own, steps=steps)).sent)
-        assert torch.equal(largest.sent, largest.kept)
-
-
 @pytest.mark.parametrize("kind", [MeanRegularised, Ditto])
 def test_the_pull_is_that_of_every_step_and_not_of_one(kind):
     """Ten steps of gradient descent on lambda/2 |own - shared|^2; the records move Ditto's other model alone."""

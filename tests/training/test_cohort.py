@@ -123,8 +123,9 @@ def test_samples_of_many_clients_are_those_of_each(monkeypatch):
             assert np.array_equal(sample, poisson_sample(rate, records, keystream, Position(2, 1)))
 
 
-def test_the_noise_of_many_clients_is_that_of_each():
-    totals = torch.randn(len(STREAMS), 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("dimension", [33, 40_001])
+def test_the_noise_of_many_clients_is_that_of_each(dimension):
+    totals = torch.randn(len(STREAMS), dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     own_mechanisms = [member.mechanism for member in trainees()]
     released = release_by_row(own_mechanisms, totals, STREAMS, Position(3, 2))
     for row, mechanism, total, keystream in zip(released, own_mechanisms, totals, STREAMS, strict=True):

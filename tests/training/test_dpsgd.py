@@ -114,18 +114,6 @@ def test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity(shar
     assert max(distances) >= bound * (1 - 1e-3)  # the bound is met: a clipped record uses all of it
 
 
-def test_the_norm_finds_its_quantile():
-    torch.manual_seed(1)
-    adaptive, norm = QuantileClipping(quantile=0.8), 50.0
-    records = torch.randn(300, 3)
-    lengths = records.norm(dim=1)
-    clip = counting_engine().clip
-    for _ in range(250):
-        released = adaptive.append_count(clip(records, torch.zeros(300), norm), norm)
-        norm = adaptive.next_norm(float(released[-1]), norm, 300)
-    assert abs(float((lengths <= norm).double().mean()) - 0.8) < 0.02
-
-
 @pytest.mark.parametrize("quantile", [0.0, 0.5, 0.8])
 def test_the_norm_moves_by_the_noisy_share_within_and_never_further_than_if_all_were_on_one_side(quantile):
     """Catches: a sign. Noise makes the count negative, or larger than the batch, as often as not."""

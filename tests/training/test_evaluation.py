@@ -83,18 +83,6 @@ def test_clients_of_different_sampling_rates_count_by_their_records():
     assert found.means["error"] == pytest.approx((2 * 100 + 8 * 300) / 400, rel=0.02)
 
 
-@pytest.mark.parametrize("rate", [EVERYBODY, 0.25])
-def test_the_deviation_is_how_far_the_noise_moves_the_estimate(rate):
-    """Records are alike, so that which of them are sampled moves no mean, but their number."""
-    of, records = evaluation(rate, sigma=2.0), [[9.0, 0.1]] * 200
-    found = [estimate_scores(SCORES, [released(records, of=of, key=key)]) for key in range(200)]
-    for name, true in (("error", 9.0), ("right", 0.1)):
-        off = np.array([(one.means[name] - true) / one.deviations[name] for one in found])
-        assert 0.75 < np.sqrt((off**2).mean()) < 1.25  # 5 deviations of a mean square of 200
-    number = math.hypot(2.0 * math.sqrt(3.0), math.sqrt(200 * rate * (1.0 - rate))) / rate
-    assert np.std([one.records for one in found]) == pytest.approx(number, rel=0.25)
-
-
 @pytest.mark.parametrize(("error", "right"), [(5.0, 0.0), (9.6, -0.9), (0.3, 0.97)])
 def test_the_deviation_holds_the_noise_of_the_count_and_of_the_sum(error, right):
     """Against slopes of the estimate itself, of two clients with rates and noises of their own; near bounds most."""

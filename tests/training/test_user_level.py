@@ -176,6 +176,23 @@ def test_the_count_never_takes_much_of_the_privacy():
         count_and_sum(1.0, 10.0, count_noise=0.4)
 
 
+@pytest.mark.exhaustive
+def test_the_clipping_norm_finds_the_quantile_of_the_updates_norms():
+    generator = np.random.default_rng(2)
+    lengths = generator.lognormal(0.0, 1.0, len(CLIENTS))
+    directions = generator.standard_normal((len(CLIENTS), 8))
+    updates = dict(
+        zip(CLIENTS, directions / np.linalg.norm(directions, axis=1)[:, None] * lengths[:, None], strict=True)
+    )
+    made, norm, norms = mechanism(0.5, 1.0, len(CLIENTS), count_and_sum(1.0, 100.0, 0.2)), 50.0, []
+    for number in range(400):
+        joined = made.draw_clients(CLIENTS, KEY, Position(number, 1))
+        norm = released([updates[c] for c in sorted(joined)], norm, made, 8, Position(number, 1)).clipping_norm
+        norms.append(norm)
+    within = [float((lengths <= norm).mean()) for norm in norms[200:]]
+    assert abs(float(np.mean(within)) - 0.2) < 0.03
+
+
 def test_what_is_wrong_is_named():
     with pytest.raises(ValueError, match="clipping_norm is 0"):
         released([np.ones(2)], 0.0)
