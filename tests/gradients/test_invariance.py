@@ -10,7 +10,7 @@ from torch import nn
 
 from fedprivacy.gradients import GradientEngine, engine, methods
 from fedprivacy.gradients.invariance import sizes_that_agree
-from fedprivacy.gradients.layout import cut, sizes_up_to, with_small
+from fedprivacy.gradients.layout import cut, filled, plain, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Part, Sized, Written
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import DisagreementError
@@ -160,6 +160,16 @@ def test_parts_cover_every_record_once_and_waste_little_or_a_turn(sizes):
         wasted = sum(part.size for part in parts) - records
         assert wasted <= max(0.25 * records + 48, sizes[-1])
         assert all(part.size < 2 * (records - part.start) or part.size == sizes[-1] for part in parts)
+
+
+def test_rows_are_laid_out_as_new_ones_are():
+    wanted = torch.randn(16, 1, 5, 1)
+    odd = torch.randn(5, 1, 17, 1).permute(2, 1, 0, 3)[1:]
+    for rows in (odd, wanted[:, :, ::2], filled(wanted[3:10], 16), wanted.to(memory_format=torch.channels_last)):
+        laid = plain(rows)
+        assert torch.equal(laid, rows)
+        assert laid.stride() == torch.empty(laid.shape).stride()
+        assert laid.data_ptr() % 64 == 0
 
 
 # Threads

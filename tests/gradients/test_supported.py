@@ -294,6 +294,13 @@ def test_a_layer_that_remembers_records_is_named(kind):
     assert (found.layer, found.kind) == ("0.inner" if kind == "parameter" else "0", Kind.STATE)
 
 
+@pytest.mark.parametrize("change", [lambda x: x.view(-1).mul_(2).view_as(x), lambda x: x.data.mul_(2)])
+def test_a_layer_that_changes_the_batch_in_place_is_named(change):
+    found = only_problem(nn.Sequential(nn.Identity(), Between(change), nn.Linear(6, 3)))
+    assert (found.layer, found.kind) == ("1", Kind.EDITS_BATCH)
+    assert "x = x + y" in found.remedy
+
+
 def test_a_layer_whose_input_is_changed_after_it_has_read_it_is_named():
     class Late(nn.Module):
         def __init__(self):
