@@ -99,8 +99,8 @@ test-value: $(VENV)/.installed-test
 
 # What processors decide, on other kinds that this one can pretend to be: tests/support/processors.py lists them.
 KINDS = avx2 avx2-not-strict compatible generic
-DECIDED = $(addprefix tests/gradients/test_,invariance.py equal_rows.py single_rows.py memory.py threads.py clipped_sum.py \
-    summing.py attacks.py program.py scores.py stacked.py views.py) \
+DECIDED = $(addprefix tests/gradients/test_,invariance.py equal_rows.py memory.py clipped_sum.py \
+    pieces.py scores.py stacked.py persons.py) \
     $(addprefix tests/training/test_,dpsgd.py cohort.py) tests/mechanisms/test_lattice_noise.py tests/privacy/test_chaos.py
 
 test-processors: $(VENV)/.installed-test

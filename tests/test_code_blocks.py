@@ -34,7 +34,7 @@ BY_TESTS = {
     "how-to/in-python.md": "tests/test_readme.py",
     "how-to/ledger.md": "tests/ledger/test_commands.py",
     "how-to/metrics.md:1": "tests/flower/test_measured.py",
-    "how-to/own-layer.md": "tests/gradients/test_own_layer.py",
+    "how-to/own-layer.md": "tests/gradients/test_parameters.py",
     "how-to/own-loop.md": "tests/single/test_own_loop_page.py",
     "how-to/own-task.md": "tests/tasks/test_loading.py",
     "how-to/questions.md": "tests/commands/test_questions_page.py",

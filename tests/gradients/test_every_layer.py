@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
-from torch.nn.utils.rnn import pack_padded_sequence
 
 from fedprivacy.gradients import GradientEngine
 from tests.gradients.oracle import any_company, check_batches, check_every_clipping, cross_entropy
@@ -294,20 +293,13 @@ def outputs_of(layer, x):
     return layer(x)[0]
 
 
-def packed(layer, x):
-    lengths = 1 + (x[:, 1:, 0] > 0).sum(1)
-    return layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1].transpose(0, 1)
-
-
 def one_by_one(layer, x):
     return torch.stack([layer(record)[0] for record in x])
 
 
 RARITIES = {
-    "added bias": (lambda: nn.MultiheadAttention(4, 2, batch_first=True, add_bias_kv=True), attended, "vmap"),
     "added zero": (lambda: nn.MultiheadAttention(4, 2, batch_first=True, add_zero_attn=True), attended, "vmap"),
     "self and cross": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), attended_to_itself_and_others, "vmap"),
-    "packed": (lambda: nn.GRU(4, 3, batch_first=True), packed, "loop"),
     "without a batch": (lambda: nn.GRU(4, 3), one_by_one, "loop"),
     "dropout, off": (lambda: nn.LSTM(4, 4, 2, dropout=0.5, batch_first=True).eval(), outputs_of, "book-keeping"),
     "dropout of attention, off": (

@@ -1,4 +1,4 @@
-"""Methods whose bits depend on a record's place, its company or their number are not used."""
+"""Neither a method nor a number of threads is used with which a record's bits depend on its place or company."""
 
 import math
 from contextlib import nullcontext
@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, methods
+from fedprivacy.gradients import GradientEngine, engine, methods
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import cut, filled, plain, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Part, Sized, Written
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import DisagreementError
-from fedprivacy.gradients.surroundings import computing_with
+from fedprivacy.gradients.surroundings import by_speed, computing_with
 from tests.gradients.oracle import cross_entropy
 
 pytestmark = pytest.mark.usefixtures("rows_alike")
@@ -47,10 +47,6 @@ class Leaning:
             rows = torch.where(leaning if rows.dim() == 3 else leaning[..., 0], up, rows)
             pieces.append(Sized(Part(sized.part.place), Written(rows), Written(rows).norms()))
         return pieces
-
-
-def nobody(inputs):
-    return torch.zeros(len(inputs), dtype=torch.bool)
 
 
 def agreeing(lean):
@@ -95,15 +91,6 @@ def first_in_a_part_of(size, start):
     return first_of_a_window
 
 
-def test_sizes_in_which_a_last_bit_differs_are_not_used():
-    """A bit differs in every record's row, or in one."""
-    assert agreeing(nobody) == SIZES
-    assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 32)) == (128, 64)
-    assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 128)) == (128,)
-    for start in (0, 32, 96):
-        assert agreeing(first_in_a_part_of(32, start)) == (128, 64)
-
-
 @pytest.mark.parametrize("start", [0, 12, 24])
 def test_one_last_bit_of_one_record_in_a_small_part_is_enough(start):
     """The last part of 12 of the first 32 records has the first four once more."""
@@ -134,35 +121,10 @@ def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over
     assert engine.sizes == (taken,)
 
 
-def test_threads_that_share_a_tensor_unevenly_are_noticed(monkeypatch):
-    net = nn.Sequential(nn.Linear(6, 301), nn.Sigmoid(), nn.Linear(301, 3))
-    assert sizes_that_agree(Program(net, cross_entropy), net, PROBE, (256,), KEPT) == (256,)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    with pytest.raises(DisagreementError, match="over"):
-        sizes_that_agree(Program(net, cross_entropy), net, PROBE, (256,), KEPT)
-
-
 def test_means_that_show_no_gradient_are_not_judged_by_nothing():
     net = nn.Linear(6, 1)
     with pytest.raises(DisagreementError, match="no gradient"):
         sizes_that_agree(Program(net, cross_entropy), net, (PROBE[0], torch.zeros(3).long()), SIZES, KEPT)
-
-
-class Centred(nn.Module):
-    """Subtracts the batch's mean once an input exceeds 2: mixes records, and only for values that are rare."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(6, 3)
-
-    def forward(self, x):
-        return self.layer(torch.where(x.max() > 2, x - x.mean(0), x))
-
-
-def test_a_model_that_mixes_records_for_large_values_is_shown_each_record_alone():
-    engine = GradientEngine(Centred(), cross_entropy)
-    engine.prepare(*PROBE)
-    assert engine.method in ("vmap", "loop")
 
 
 def test_the_means_are_chosen_anew_for_another_number_of_threads():
@@ -208,3 +170,82 @@ def test_rows_are_laid_out_as_new_ones_are():
         assert torch.equal(laid, rows)
         assert laid.stride() == torch.empty(laid.shape).stride()
         assert laid.data_ptr() % 64 == 0
+
+
+# Threads
+
+BATCH = torch.rand(150, 1, 12, 12, generator=torch.Generator().manual_seed(0)), torch.arange(150) % 4
+
+
+def convolutions():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(800, 4))
+
+
+def prepared(allowed):
+    made = GradientEngine(convolutions(), cross_entropy)
+    with computing_with(allowed):
+        made.prepare(*BATCH)
+    return made
+
+
+def test_torch_has_as_many_threads_afterwards_as_before():
+    before = torch.get_num_threads()
+    with computing_with(before + 2):
+        GradientEngine(convolutions(), cross_entropy).clip(*BATCH, 1.0)
+        assert torch.get_num_threads() == before + 2
+        with pytest.raises(ZeroDivisionError), computing_with(1):
+            1 / 0  # noqa: B018
+        assert torch.get_num_threads() == before + 2
+    assert torch.get_num_threads() == before
+
+
+class Machine:
+    """A machine on which a step takes what is said: seconds by number of threads, and others' share of its turns."""
+
+    def __init__(self, quiet, busy=lambda threads, turn: 0.0):
+        self.now, self.quiet, self.busy, self.turns = 0.0, quiet, busy, dict.fromkeys(quiet, 0)
+
+    def step(self):
+        threads = torch.get_num_threads()
+        self.now += self.quiet[threads] + self.busy(threads, self.turns[threads])
+        self.turns[threads] += 1
+
+
+@pytest.mark.parametrize("scale", [0.001, 1.0], ids=["a short step", "a step longer than there is time to try"])
+@pytest.mark.parametrize("busy", [(), (1,), (2,), (1, 2)], ids=["nobody", "one", "two", "both"])
+@pytest.mark.parametrize(
+    ("quiet", "fastest"), [({1: 1.0, 2: 0.6, 3: 0.9}, 2), ({1: 1.0, 2: 0.95}, 1), ({1: 1.0, 2: 8.0}, 1)]
+)
+def test_moments_in_which_others_have_the_cores_change_nothing(quiet, fastest, busy, scale, monkeypatch):
+    """Others take three of four turns of some numbers of threads."""
+    others = lambda threads, turn: 20 * scale * (threads in busy and turn % 4 != 2)  # noqa: E731
+    machine = Machine({threads: scale * seconds for threads, seconds in quiet.items()}, others)
+    monkeypatch.setattr("time.perf_counter", lambda: machine.now)
+    with computing_with(len(quiet)):
+        numbers = by_speed(machine.step)
+    assert numbers[0] == fastest and sorted(numbers) == list(quiet)
+    assert max(machine.turns.values()) <= 12
+
+
+@pytest.mark.parametrize(("fastest", "apart", "taken"), [(1, (1, 2), 1), (2, (1, 2), 2), (2, (1,), 1)])
+def test_the_fastest_number_is_used_with_which_records_are_apart(fastest, apart, taken, monkeypatch):
+    monkeypatch.setattr(engine, "by_speed", lambda step: [fastest, 3 - fastest])
+    monkeypatch.setattr(engine.Clipped, "same_as", lambda *_: True)  # as it is on most processors
+    monkeypatch.setattr(engine, "still_apart", lambda *_: torch.get_num_threads() in apart)
+    assert prepared(2).threads == taken
+
+
+class Counting(nn.Linear):
+    """Its result tells how many threads there are."""
+
+    def forward(self, x):
+        return super().forward(x) * (1.0 + 2.0**-20 * torch.get_num_threads())
+
+
+def test_a_number_of_threads_that_changes_a_bit_is_not_used_however_fast(monkeypatch):
+    monkeypatch.setattr(engine, "by_speed", lambda step: [2, 1])
+    made = GradientEngine(Counting(6, 4), cross_entropy)
+    with computing_with(2):
+        made.prepare(torch.rand(3, 6), torch.arange(3))
+    assert made.threads == 1

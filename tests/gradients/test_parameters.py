@@ -1,7 +1,8 @@
-"""Parameters in every role: tied, adapted, bare, of layers of one's own; each is clipped within its record's share."""
+"""Parameters in every role and records on any axis are computed as fast as can be proven, and equal the oracle."""
 
+import re
 import types
-from contextlib import nullcontext
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients import GradientEngine, InPlaceError, methods, register_rule, rules
+from fedprivacy.gradients import GradientEngine, InPlaceError, register_rule, rules
+from tests.device.models import Residual
 from tests.gradients.oracle import (
+    any_company,
+    check_batches,
     check_every_clipping,
     cross_entropy,
     no_program,
@@ -40,29 +44,6 @@ class TiedLinears(nn.Module):
 @pytest.mark.parametrize("record", [(4,), (2, 4)])
 def test_linear_layers_with_one_weight(record):
     check_every_clipping(built(TiedLinears), *batch_of(5, *record))
-
-
-class TiedEmbedding(nn.Module):
-    """A language model whose scores are products with the words' own rows."""
-
-    def __init__(self, padding):
-        super().__init__()
-        self.words, self.inner, self.scores = nn.Embedding(7, 4, padding), nn.Linear(4, 4), nn.Linear(4, 7)
-        self.scores.weight = self.words.weight
-
-    def forward(self, ids):
-        return self.scores(self.inner(self.words(ids)).tanh())
-
-
-def per_token(outputs, targets):
-    return functional.cross_entropy(outputs.transpose(1, 2), targets, reduction="none").mean(1)
-
-
-@pytest.mark.parametrize("padding", [None, 2])
-def test_an_embedding_and_a_linear_layer_with_one_weight(padding):
-    torch.manual_seed(0)
-    inputs, targets = torch.randint(7, (5, 6)), torch.randint(7, (5, 6))
-    check_every_clipping(built(TiedEmbedding, padding), inputs, targets, loss=per_token)
 
 
 class Transformer(nn.Module):
@@ -107,21 +88,6 @@ def test_bare_parameters(scale, frozen, method):
     check_every_clipping(model, *batch_of(6, 5, 4), method=method)
 
 
-def scaled(scale):
-    return nn.Sequential(nn.Linear(4, 5), scale, nn.Tanh(), nn.Linear(5, 3))
-
-
-class Doubled(nn.Linear):
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
-def test_a_subclass_does_not_inherit_a_rule():
-    model = nn.Sequential(Doubled(4, 5), nn.Tanh(), Doubled(5, 3))
-    assert rules.rule_for(model[0]) is None
-    check_every_clipping(model, *batch_of(5, 4))
-
-
 def test_a_layer_with_a_forward_of_its_own_keeps_it():
     model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     own = types.MethodType(lambda layer, x: functional.linear(x, 2 * layer.weight, layer.bias), model[0])
@@ -131,33 +97,24 @@ def test_a_layer_with_a_forward_of_its_own_keeps_it():
     assert model[0].forward is own
 
 
-class Residual(nn.Module):
-    """Adds to a layer's output, or to its input, in place."""
+class ChangedInPlace(nn.Module):
+    """Adds to the input of a shift in place."""
 
-    def __init__(self, layer, changed):
+    def __init__(self):
         super().__init__()
-        self.before, self.layer, self.head, self._changed = nn.Linear(4, 4), layer, nn.Linear(4, 3), changed
+        self.before, self.layer, self.head = nn.Linear(4, 4), Shift(), nn.Linear(4, 3)
 
     def forward(self, x):
         x = self.before(x)
         y = self.layer(x)
-        if self._changed == "output":
-            y += 1
-            y.relu_()
-        else:
-            x += 1
+        x += 1
         return self.head(x + y)
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.LayerNorm(4), Scale(4)])
-def test_a_layer_s_output_may_be_changed_in_place(layer):
-    check_every_clipping(Residual(layer, "output"), *batch_of(5, 4))
-
-
 class Shift(nn.Module):
-    def __init__(self, size):
+    def __init__(self):
         super().__init__()
-        self.bias = nn.Parameter(torch.rand(size))
+        self.bias = nn.Parameter(torch.rand(4))
 
     def forward(self, x):
         return x + self.bias
@@ -166,37 +123,18 @@ class Shift(nn.Module):
 def test_autograd_would_not_notice_every_change_in_place():
     """A shift's gradient needs no input, but to compute the shift again does."""
     with no_program(), pytest.raises(InPlaceError, match="layer 'layer'"):
-        GradientEngine(Residual(Shift(4), "input"), cross_entropy).prepare(*batch_of(5, 4))
+        GradientEngine(ChangedInPlace(), cross_entropy).prepare(*batch_of(5, 4))
 
 
 class Gate(nn.Module):
     """A layer of one's own whose only parameter has no axis."""
 
-    def __init__(self, start=0.3):
+    def __init__(self):
         super().__init__()
-        self.scale = nn.Parameter(torch.tensor(start))
+        self.scale = nn.Parameter(torch.tensor(0.3))
 
     def forward(self, x):
         return x * self.scale
-
-
-class Tempered(nn.Module):
-    """Scores over a learnt temperature."""
-
-    def __init__(self):
-        super().__init__()
-        self.scores, self.temperature = nn.Linear(4, 3), nn.Parameter(torch.tensor(0.3))
-
-    def forward(self, x):
-        return self.scores(x) * self.temperature.exp()
-
-
-@pytest.mark.parametrize("method", ["vmap", "loop"])
-def test_a_parameter_without_an_axis(method):
-    with (
-        mock.patch.object(methods, "Vectorised", side_effect=NotImplementedError) if method == "loop" else nullcontext()
-    ):
-        check_every_clipping(built(Tempered), *batch_of(7, 4), method=method)
 
 
 @pytest.mark.parametrize("ruled", [False, True])
@@ -204,9 +142,144 @@ def test_a_parameter_without_an_axis_of_a_layer_of_ones_own(ruled):
     def gradients(layer, inputs, output_gradients):
         return {"scale": (inputs * output_gradients).sum(1)}
 
-    model = scaled(Gate())
+    model = nn.Sequential(nn.Linear(4, 5), Gate(), nn.Tanh(), nn.Linear(5, 3))
     with mock.patch.dict(rules._RULES):
         if ruled:
             register_rule(Gate, gradients)
         check_every_clipping(model, *batch_of(7, 4))
     assert GradientEngine(model, cross_entropy).stack(*batch_of(7, 4)) is None
+
+
+def check_sizes(model, sizes, *record, **how):
+    """Check batches of several numbers of records by one engine."""
+    check_batches(model, [(*batch_of(size, *record), None) for size in sizes], **how)
+
+
+class TimeFirst(nn.Module):
+    """Everything inside is [steps, batch, d]."""
+
+    def __init__(self, inner):
+        super().__init__()
+        torch.manual_seed(1)
+        self.before, self.inner, self.norm, self.head = nn.Linear(4, 4), inner(), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.before(x.transpose(0, 1))
+        y = self.inner(x, x, x)[0] if isinstance(self.inner, nn.MultiheadAttention) else self.inner(x)
+        y = y[0] if isinstance(y, tuple) else y
+        return self.head(self.norm(x + y).tanh()).mean(0)
+
+
+INNER = {
+    "Linear": lambda: nn.Linear(4, 4),
+    "MultiheadAttention": lambda: nn.MultiheadAttention(4, 2),
+    "LSTM": lambda: nn.LSTM(4, 4),
+}
+
+
+@pytest.mark.parametrize("inner", ["Linear", "LSTM", pytest.param("MultiheadAttention", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(("steps", "sizes"), [(5, [5, 1]), (1, [4]), (3, [3, 5])])
+def test_time_first_whatever_the_batch(inner, steps, sizes):
+    """A sequence as long as the probe, of three records, is not mistaken for it."""
+    check_sizes(TimeFirst(INNER[inner]), sizes, steps, 4, method="vmap" if steps == 3 else "book-keeping")
+
+
+class Positions(nn.Module):
+    """Rows of a table for the positions 0 to T - 1, which have no axis for the records."""
+
+    def __init__(self, length, leading):
+        super().__init__()
+        torch.manual_seed(1)
+        self.before, self.table, self.head = nn.Linear(4, 4), nn.Embedding(length, 4), nn.Linear(4, 3)
+        self.register_buffer("ids", torch.arange(length).unsqueeze(0) if leading else torch.arange(length))
+
+    def forward(self, x):
+        return self.head((self.before(x) + self.table(self.ids)).tanh()).mean(1)
+
+
+@pytest.mark.parametrize("leading", [False, True])
+@pytest.mark.parametrize(("length", "sizes"), [(5, [4, 5, 1]), (1, [4]), (2, [3]), (3, [3, 5])])
+def test_positions_without_a_batch_axis(length, sizes, leading):
+    """As many positions as the probe has records, three, are not mistaken for them."""
+    check_sizes(Positions(length, leading), sizes, length, 4, method="vmap" if length == 3 else "book-keeping")
+
+
+class Folded(nn.Module):
+    """Joins records and positions to one axis, which no rule can take apart."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x.reshape(-1, 4)).view(len(x), -1, 3).mean(1)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_records_folded_into_positions_fall_back(steps):
+    check_every_clipping(Folded(), *batch_of(5, steps, 4), method="book-keeping" if steps == 1 else "vmap")
+
+
+class Kinked(nn.Module):
+    """Rounds by the number of records, as kernels do, so that its first unit is active for a record alone and dead in
+    company; in float64 it is active in any."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.scaled, self.head = nn.Linear(6, 256), Scale(256), nn.Linear(256, 3)
+        with torch.no_grad():
+            self.first.weight[0], self.first.bias[0] = 0, 4e-5
+
+    def forward(self, x):
+        large = 1e3 * len(x)
+        return self.head(self.scaled((self.first(x) + large - large).relu()))
+
+
+def method_of(model, inputs):
+    with any_company():
+        engine = GradientEngine(model, cross_entropy)
+        engine.prepare(inputs, torch.zeros(0, dtype=torch.int64))
+    return engine.method
+
+
+@pytest.mark.parametrize(("error", "fast"), [(0.0, True), (1e-3, False), (0.03, False)])
+def test_a_unit_at_a_kink_is_told_from_a_wrong_rule(error, fast):
+    """The rule's gradients are off by `error` of their size."""
+    torch.manual_seed(0)
+    kinked, x = Kinked(), torch.rand(3, 6)
+    active = kinked.first(x) + 3e3 - 3e3 > 0, kinked.first(x) + 1e3 - 1e3 > 0
+    assert [bool(unit[:, 0].any()) for unit in active] == [False, True]
+    with mock.patch.dict(rules._RULES):
+        register_rule(Scale, lambda layer, inputs, gradients: {"weight": (1 + error) * inputs * gradients})
+        assert (method_of(kinked, x) == "book-keeping") == fast
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(3))
+def test_no_seed_costs_a_residual_net_the_fast_method(seed):
+    torch.manual_seed(seed)
+    assert method_of(Residual(), torch.zeros(0, 3, 32, 32)) == "book-keeping"
+
+
+# --- a rule of one's own ---
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-layer.md"
+
+
+@pytest.mark.usefixtures("rows_alike")
+def test_the_how_to_runs_as_written(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    torch.manual_seed(0)
+    records, targets = torch.randn(7, 5, 8), torch.randint(3, (7,))
+    with mock.patch.dict(rules._RULES):
+        exec(code, names := {})
+        assert capsys.readouterr().out == "book-keeping\n"
+        rule = mock.Mock(wraps=names["gate_gradients"])
+        rules.register_rule(names["Gate"], rule)
+        with_rule = GradientEngine(names["model"], cross_entropy).clipped_sum(records, targets, 0.5)
+        rows = [len(call.args[1]) for call in rule.call_args_list]
+        assert rows[:2] == [3, 5] and rows[-1] == 32  # the two probes, at last the records in a part of 32 rows
+    assert rules.rule_for(names["Gate"](8)) is None
+    without = GradientEngine(names["model"], cross_entropy).clipped_sum(records, targets, 0.5)
+    assert torch.allclose(with_rule, without, atol=1e-6)

@@ -1,4 +1,4 @@
-"""A piece's norm is that of the vector that it adds: in every form, at any size, however much cancels."""
+"""A piece's norm is that of the vector that it adds, sums are as exact as stated, and a program spoils nothing."""
 
 from unittest import mock
 
@@ -8,8 +8,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedprivacy.gradients import pieces
-from fedprivacy.gradients.pieces import Gram, Outer, Rewritten, TableRows, Written, join_pieces, over_positions
+from fedprivacy.gradients import GradientEngine, pieces
+from fedprivacy.gradients.pieces import (
+    BLOCK,
+    STRETCH,
+    Gram,
+    Outer,
+    Part,
+    Rewritten,
+    Sized,
+    Sums,
+    Written,
+    join_pieces,
+    over_positions,
+)
+from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
+from fedprivacy.mechanisms.lattice_noise import LATTICE_ALLOWANCE
 from tests.gradients.oracle import check_every_clipping, no_program
 
 ALL = 2**62
@@ -47,16 +61,6 @@ def test_all_forms_of_a_linear_map_s_gradient_agree(records, positions, d, p):
     for piece in (Gram(inputs, grads), over_positions(inputs, grads, ALL), rewritten, join_pieces(steps, ALL), by_hand):
         check(piece, gradients)
     check(join_pieces([rewritten, Gram(inputs, grads), *steps], ALL), 3 * gradients)
-
-
-@given(records=st.integers(1, 5), positions=st.integers(1, 6), table=st.integers(1, 4))
-def test_rows_that_a_record_touches_twice_are_added_first(records, positions, table):
-    torch.manual_seed(records + 10 * positions)
-    ids, grads = torch.randint(table, (records, positions)), torch.randn(records, positions, 3)
-    gradients = torch.zeros(records, table, 3, dtype=torch.float64)
-    for record in range(records):
-        gradients[record].index_add_(0, ids[record], grads[record].double())
-    check(TableRows(ids, grads, torch.Size([table, 3])), gradients)
 
 
 def test_few_positions_of_a_large_parameter_are_not_written():
@@ -111,3 +115,117 @@ def test_parts_and_rewriting_change_nothing_but_rounding(max_memory):
     sizes = [len(call.args[1][0]) for call in rewritten.call_args_list]
     if max_memory == 40_000:
         assert any(size > 3 for size in sizes), "gradients of records, not only of the probe, are written twice"
+
+
+LARGE = 4097
+"""Entries of a parameter that is summed in float32 blocks."""
+
+PART = 256
+"""Records that are added at a time."""
+
+UNIT = 2.0**-24
+"""Relative rounding of one operation in float32."""
+
+
+def summed_in_parts(values):
+    """The sum [LARGE] of vectors of equal entries, one for each value, in parts of 256."""
+    sums = Sums([torch.Size([LARGE])], torch.float32, torch.device("cpu"), PART)
+    for some in values.split(PART):
+        rows = torch.zeros(PART).index_copy_(0, torch.arange(len(some)), some)
+        piece = Written(rows.unsqueeze(1).expand(PART, LARGE))
+        sums.add([Sized(Part(0), piece, rows)], [torch.ones(PART, dtype=torch.float64)])
+    return sums.total()
+
+
+def length(vector):
+    """The norm, in that of a vector of ones: as long as a record of value 1."""
+    return vector.norm().item() / LARGE**0.5
+
+
+def stray(values):
+    """The distance from the exact sum."""
+    return length(summed_in_parts(values) - values.double().sum())
+
+
+def hostile_values(count, seed):
+    """Numbers from 0.5 to 1, which add up without cancelling: of many blocks the one that rounds worst, repeated."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = 0.5 + 0.5 * torch.rand(200, BLOCK, generator=generator)
+    worst = torch.tensor([stray(block) for block in blocks]).argmax()
+    return blocks[worst].repeat(-(-count // BLOCK))[:count]
+
+
+@pytest.mark.parametrize("records", [1000, 16_384, 65_536])
+def test_neighbours_differ_by_c_and_the_allowance_in_the_worst_arrangement(records):
+    """The last record takes the place of the one that leaves, as in the guarantee."""
+    values = hostile_values(records, seed=0)
+    for place in (0, records // 2):
+        without = values.clone()
+        without[place] = values[-1]
+        assert length(summed_in_parts(values) - summed_in_parts(without[:-1]) - values[place].double()) <= SUM_ALLOWANCE
+
+
+@pytest.mark.soak
+def test_a_million_records_are_within_the_allowance():
+    engine = GradientEngine(nn.Linear(1, 1, bias=False), lambda outputs, _: outputs[:, 0])
+    rows, targets = hostile_values(1_000_000, seed=1)[:, None].contiguous(), torch.zeros(1_000_000)
+    rows[0] = 2.0  # clipped to 1
+    without = rows.clone()
+    without[0] = rows[-1]
+    change = engine.clipped_sum(rows, targets, 1.0) - engine.clipped_sum(without[:-1], targets[:-1], 1.0)
+    assert abs(change.item() - 1.0) <= SUM_ALLOWANCE
+
+
+def test_the_allowance_covers_what_the_proof_adds_up():
+    blocks, norms = 4 * (STRETCH + 3) * UNIT * BLOCK, 2e-5
+    most_records = 2.0**24
+    float64 = most_records**2 / BLOCK * 2.0**-53
+    assert (1 + norms) * (1 + blocks) - 1 + float64 <= SUM_ALLOWANCE
+    assert SUM_ALLOWANCE + LATTICE_ALLOWANCE == ROUNDING_ALLOWANCE <= 0.0015
+
+
+SETTINGS = {"Linear": (6, 6), "LayerNorm": (6,), "Unflatten": (1, (2, 3))}
+CHAINS = [
+    "Tanh Linear Tanh Linear",
+    "Linear Tanh Tanh ReLU Sigmoid",
+    "Linear Flatten Sigmoid LayerNorm Sigmoid Flatten",
+    "Linear SiLU Tanh SiLU ReLU",
+    "Linear Tanh Unflatten Tanh Flatten ReLU",
+]
+
+
+@pytest.mark.parametrize("chain", CHAINS)
+@pytest.mark.parametrize("tracked", [False, True])
+def test_activations_in_any_order_equal_the_loop(chain, tracked):
+    torch.manual_seed(1)
+    layers = [getattr(nn, name)(*SETTINGS.get(name, ())) for name in [*chain.split(), "Linear"]]
+    inputs, targets = torch.randn(5, 6), torch.randint(3, (5,))
+    before = inputs.clone()
+    check_every_clipping(nn.Sequential(*layers), inputs.requires_grad_(tracked), targets, method="program")
+    assert torch.equal(inputs, before)
+
+
+@pytest.mark.parametrize("pooling", [nn.MaxPool2d(2), nn.MaxPool2d(3, 2), nn.MaxPool2d(3, 2, 1)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pooling_sends_the_gradient_to_the_largest(channels, pooling):
+    """Two convolutions, of which the second reads what the first has laid out, and a linear map what both have."""
+    torch.manual_seed(0)
+    body = nn.Sequential(
+        nn.Conv2d(channels, 16, (3, 2), padding=1), nn.Tanh(), pooling, nn.Conv2d(16, 3, 2), nn.GELU(), nn.Flatten()
+    )
+    inputs, targets = torch.randn(7, channels, 9, 9), torch.randint(3, (7,))
+    model = nn.Sequential(*body, nn.Linear(body(inputs).shape[1], 3))
+    check_every_clipping(model, inputs, targets, method=("program", "book-keeping"))
+
+
+def test_an_activation_that_ends_the_model_leaves_the_loss_s_gradient_alone():
+    torch.manual_seed(0)
+    seen = []
+
+    def loss(outputs, targets):
+        outputs.register_hook(lambda gradient: seen.append((gradient, gradient.clone())))
+        return (outputs - targets).square().sum(1)
+
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
+    check_every_clipping(model, torch.randn(5, 6), torch.rand(5, 4), method="program", loss=loss)
+    assert seen and all(torch.equal(gradient.nan_to_num(), copy.nan_to_num()) for gradient, copy in seen)

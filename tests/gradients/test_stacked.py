@@ -17,7 +17,6 @@ from tests.gradients.oracle import cross_entropy
 
 MODELS = {
     "logistic": lambda: nn.Linear(6, 3),
-    "without bias": lambda: nn.Linear(6, 3, bias=False),
     "mlp": lambda: nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)),
     "deep": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 9, bias=False), nn.Sigmoid(), nn.Linear(9, 3)
@@ -102,19 +101,6 @@ def test_each_client_s_sum_is_what_the_engine_makes_of_it_alone(model, clipping)
     check(Cohort(model, clipping))
 
 
-HOSTILE = [math.nan, math.inf, -math.inf, 1e30, -3e38]
-
-
-@pytest.mark.parametrize("clipping", CLIPPINGS)
-def test_records_without_a_gradient_count_for_nothing(clipping):
-    cohort = Cohort(clipping=clipping, targets=torch.float32)
-    for number, value in enumerate(HOSTILE):
-        cohort.shards[5][0][cohort.batches[5][3 * number], number] = value
-        cohort.shards[3][1][cohort.batches[3][number]] = value
-    check(cohort)
-    assert int(cohort.clip().squared_norms.isnan().sum()) >= len(HOSTILE)
-
-
 def test_no_record_adds_more_than_c_though_its_gradient_has_factors_from_both_ends_of_float32():
     """Catches: an output gradient that is scaled to a subnormal number, whose rounding a huge input multiplies."""
     stack, norms = Cohort("logistic", targets=torch.float32).stack, np.geomspace(1e-6, 1e-5, 200)
@@ -153,17 +139,6 @@ def test_no_bit_of_a_client_depends_on_another(model, value):
     after = cohort.clip().totals
     assert torch.equal(after[kept], before[kept])
     assert torch.equal(cohort.clip([5, 0, 3, 1]).totals[[0, 2, 3]], before[[5, 3, 1]])
-
-
-def test_one_record_s_part_depends_on_no_other_of_its_client():
-    """The sum of a batch, less that of the batch without a record, is what the record adds: to one slot's rounding."""
-    cohort = Cohort()
-    whole = cohort.clip().totals[5]
-    last = cohort.batches[5][-1]
-    cohort.batches[5] = cohort.batches[5][:-1]
-    less = cohort.clip().totals[5]
-    cohort.batches[5] = np.array([last])
-    assert torch.allclose(whole - less, cohort.clip().totals[5], rtol=0.0, atol=(ROWS + 3) * 2.0**-24 * ROWS * NORMS[5])
 
 
 class Bent(Stack):
@@ -215,13 +190,9 @@ def bent_stack(monkeypatch, fault):
     return admitted_stack(MODELS["mlp"](), cross_entropy, CLIPPINGS["per-layer"](), *NO_RECORDS)
 
 
-@pytest.mark.parametrize("fault", FAULTS + SHOWING_A_NEIGHBOUR + CLIPPED_WRONGLY)
+@pytest.mark.parametrize("fault", ["none", *FAULTS, *SHOWING_A_NEIGHBOUR, *CLIPPED_WRONGLY])
 def test_a_stack_that_computes_something_else_is_not_trusted(monkeypatch, fault):
-    assert bent_stack(monkeypatch, fault) is None
-
-
-def test_a_stack_without_a_fault_is_trusted(monkeypatch):
-    assert bent_stack(monkeypatch, "none") is not None
+    assert (bent_stack(monkeypatch, fault) is None) == (fault != "none")
 
 
 @pytest.mark.parametrize(

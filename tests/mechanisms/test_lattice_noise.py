@@ -1,17 +1,27 @@
-"""The noise is Gaussian to the last cell and far into the tails, on the lattice, and named by its position alone."""
+"""The noise is Gaussian far into the tails, on the lattice, named by its position alone, and the same everywhere."""
 
 import itertools
 import math
+import sys
+from contextlib import nullcontext
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
-from fedprivacy.mechanisms import lattice_noise
+from fedprivacy.mechanisms import fused, lattice_noise
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position, Purpose, Readers
-from fedprivacy.mechanisms.lattice_noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
+from fedprivacy.mechanisms.lattice_noise import (
+    LARGEST_SUM,
+    LATTICE_ALLOWANCE,
+    add_lattice_noise,
+    add_lattice_noise_on_device,
+    lattice_step,
+)
 from fedprivacy.values.events import CLIPPING_NORMS, PoissonSampledGaussian
 
 KEY = Keystream.from_seed(1, "client-0")
@@ -51,14 +61,6 @@ def test_every_whole_number_of_steps_occurs_as_often_as_for_a_rounded_gaussian(s
     observed = np.array([(x < cells[0]).sum(), *np.histogram(x, cells)[0], (x > cells[-1]).sum()])
     expected = x.size * np.diff(stats.norm.cdf([-np.inf, *cells, np.inf], scale=scale))
     assert stats.chisquare(observed, expected).pvalue > 1e-4
-
-
-@pytest.mark.exhaustive
-def test_the_bulk_fits_at_two_thousand_quantiles():
-    cells = np.zeros(2000)
-    for x in millions(10):
-        cells += np.histogram(stats.norm.cdf(x), 2000, (0.0, 1.0))[0]
-    assert stats.chisquare(cells).pvalue > 1e-4
 
 
 LOWEST = lattice_noise.EDGES[40::-1]
@@ -108,35 +110,6 @@ def test_rectangles_are_equal_and_meet_the_density():
     assert len(edges) == lattice_noise.RECTANGLES
     left = lattice_noise.LAYERS - lattice_noise.RECTANGLES
     assert np.array_equal(lattice_noise.WIDTHS, [*(edges * 2.0**-63), *np.zeros(left)])
-    assert rest_masses().sum() == pytest.approx(left / lattice_noise.LAYERS, rel=1e-9)
-
-
-def rest_masses():
-    """Probability that |N(0, 1)| falls beside the rectangles: in the tail, and in each layer above."""
-    edges, floors = lattice_noise.EDGES, lattice_noise.FLOORS
-    under_curve = 2.0 * np.diff(stats.norm.cdf(edges[::-1]))[::-1]
-    in_rectangles = math.sqrt(2 / math.pi) * (edges[:-1] - edges[1:]) * floors[1:-1]
-    return np.array([2.0 * stats.norm.sf(edges[0]), *(under_curve - in_rectangles)])
-
-
-@pytest.mark.exhaustive
-def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there():
-    x = lattice_noise.draw_outside(np.arange(MILLION), lambda _, numbers: reader().blocks(numbers))
-    assert abs(np.sign(x).sum()) < 4.2 * math.sqrt(x.size)
-    size, edges, masses = np.abs(x), lattice_noise.EDGES, rest_masses()
-    layer = np.searchsorted(-edges, -size)  # the first edge below: 0 is the tail
-    groups = np.arange(len(masses)) // 16
-    observed, expected = np.bincount(groups[layer], minlength=groups[-1] + 1), np.bincount(groups, masses)
-    assert stats.chisquare(observed, x.size * expected / expected.sum()).pvalue > 1e-4
-    for threshold in (5.0, 5.5, 5.8, 6.0):  # as among two billion draws
-        expected = x.size * 2.0 * stats.norm.sf(threshold) / masses.sum()
-        assert p_poisson((size > threshold).sum(), expected) > 2e-5
-    beside = layer > 0
-    low = edges[layer[beside]]
-    under_curve = 2.0 * (stats.norm.cdf(size[beside]) - stats.norm.cdf(low))
-    in_rectangles = math.sqrt(2 / math.pi) * (size[beside] - low) * lattice_noise.FLOORS[layer[beside]]
-    place = (under_curve - in_rectangles) / masses[layer[beside]]
-    assert stats.kstest(place, "uniform").pvalue > 1e-4
 
 
 def test_no_block_of_the_keystream_is_read_for_two_coordinates():
@@ -175,23 +148,6 @@ def test_tail_draws_have_the_distribution_of_a_gaussian_s_tail():
     assert kept.all() and drawn[0] > 13.0
 
 
-# Many releases at once
-
-
-@pytest.mark.parametrize(("dimension", "dtype"), [(7, torch.float64), (330, torch.float32), (40_001, torch.float64)])
-def test_many_rows_receive_the_noise_of_each_alone(dimension, dtype):
-    keystreams = [KEY.of(f"client-{number}") for number in range(40 if dimension < 1000 else 3)]
-    totals = 3.0 * torch.randn(len(keystreams), dimension, generator=torch.Generator().manual_seed(0)).to(dtype)
-    totals[0, 0], totals[1, 0], totals[2, 0] = math.nan, math.inf, 1e30
-    scales = np.linspace(0.5, 4.0, len(keystreams))
-    steps = np.array([lattice_step(norm, dimension) for norm in np.geomspace(0.1, 10.0, len(keystreams))])
-    readers = Readers(keystreams, Purpose.NOISE, HERE)
-    released = lattice_noise.add_lattice_noise_by_row(totals, scales, steps, readers)
-    for row, total, scale, step, keystream in zip(released, totals, scales, steps, keystreams, strict=True):
-        alone = add_lattice_noise(total, scale, step, reader(key=keystream), torch.float32)
-        assert torch.equal(row, alone)
-
-
 @pytest.mark.parametrize("fine", [0, 1])
 @pytest.mark.parametrize("sum", [2.0**52, -(2.0**52)])
 def test_a_row_with_a_fine_lattice_saturates_beside_one_with_a_coarse_lattice(fine, sum):
@@ -224,61 +180,28 @@ def test_the_step_is_the_largest_power_of_two_within_the_lattice_s_allowance(cli
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_every_released_value_is_a_whole_number_of_steps(dtype):
-    total = 10.0 * torch.randn(5000, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    released = add_lattice_noise(total.to(dtype), 1.0, 2.0**-12, reader())
-    assert released.dtype == dtype and released.shape == total.shape
-    steps = released.double() * 2.0**12
-    assert torch.equal(steps, steps.round())
-    assert torch.allclose(released.double() - total, torch.from_numpy(draws(5000, step=2.0**-12)), atol=0.3)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_noise_is_the_same_whatever_the_sum_and_only_the_result_is_rounded(dtype):
     """So neighbouring sums reach the same values: around 0, x = 0 reached floats that x = C could not."""
-    total, step = torch.randn(100_000, generator=torch.Generator().manual_seed(0)).to(dtype), 2.0**-30
-    exact = torch.round(total.double() / step) * step + torch.from_numpy(draws(100_000, step=step))
-    assert torch.equal(add_lattice_noise(total, 1.0, step, reader()), exact.to(dtype))
+    total, step = 10.0 * torch.randn(50_000, generator=torch.Generator().manual_seed(0)).to(dtype), 2.0**-12
+    released = add_lattice_noise(total, 1.0, step, reader())
+    exact = torch.round(total.double() / step) * step + torch.from_numpy(draws(50_000, step=step))
+    assert torch.equal(released, exact.to(dtype))
+    assert torch.equal(released.double(), torch.round(released.double() / step) * step)
 
 
-def test_a_sum_out_of_range_saturates_and_one_that_is_not_finite_counts_as_zero():
-    total = torch.tensor([1e30, -1e30, math.nan, math.inf, -math.inf, 5.0], dtype=torch.float32)
-    step = 2.0**-10
-    released = add_lattice_noise(total, 1.0, step, reader()).numpy()
-    limit = lattice_noise.LARGEST_SUM * step
-    assert released[:2].tolist() == [limit, -limit]
-    assert np.array_equal(released[2:].astype(np.float64), np.array([0, 0, 0, 5.0]) + draws(6, step=step)[2:])
-
-
-@pytest.mark.parametrize("sums", [[2.0**51], [-(2.0**51)], [2.0**51, -1.0], [-(2.0**51), 1.0], [2.0**80, -(2.0**80)]])
+@pytest.mark.parametrize(
+    "sums",
+    [[2.0**51], [-(2.0**51)], [2.0**51, -1.0], [-(2.0**51), 1.0], [2.0**80, -(2.0**80)], [math.nan, math.inf, 5.0]],
+)
 def test_a_sum_out_of_range_at_either_end_saturates_where_whole_steps_can_still_be_told(sums):
     """Float64 holds no odd steps beyond the centre's range, so the values that can be reached would show the sum."""
     total = torch.tensor(sums, dtype=torch.float64)
-    limited = total.clip(-(2.0**50), 2.0**50)
+    limited = total.where(total.isfinite(), 0.0).clip(-(2.0**50), 2.0**50)
     released = add_lattice_noise(total, 100.0, 1.0, reader())
     assert torch.equal(released, add_lattice_noise(limited, 100.0, 1.0, reader()))
     assert torch.equal(released - limited, torch.from_numpy(draws(len(sums), scale=100.0, step=1.0)))
 
 
-def test_shape_and_layout_do_not_matter_and_the_sum_is_left_alone():
-    total = torch.arange(12.0).reshape(3, 4)
-    flat = add_lattice_noise(total.flatten(), 1.0, FINE, reader())
-    assert torch.equal(add_lattice_noise(total, 1.0, FINE, reader()), flat.reshape(3, 4))
-    assert torch.equal(add_lattice_noise(total.T.contiguous().T, 1.0, FINE, reader()), flat.reshape(3, 4))
-    assert torch.equal(total, torch.arange(12.0).reshape(3, 4))
-    assert add_lattice_noise(torch.zeros(0), 1.0, FINE, reader()).shape == (0,)
-    assert add_lattice_noise(torch.tensor(1.0, requires_grad=True), 1.0, FINE, reader()).shape == ()
-
-
 # Randomness and memory
-
-
-@pytest.mark.parametrize(("threads", "block"), [(1, 50_000), (2, 40_001), (3, 50_000)])
-def test_noise_does_not_depend_on_threads_blocks_and_chunks(monkeypatch, threads, block):
-    whole = draws(100_003)
-    monkeypatch.setattr(lattice_noise, "_BLOCK", block)
-    monkeypatch.setattr(lattice_noise, "_CHUNK", 1001)
-    monkeypatch.setattr(lattice_noise.torch, "get_num_threads", lambda: threads)
-    assert np.array_equal(whole, draws(100_003))
 
 
 def test_a_fault_in_a_thread_is_not_lost(monkeypatch):
@@ -292,6 +215,13 @@ def test_a_fault_in_a_thread_is_not_lost(monkeypatch):
 # The mechanism
 
 
+@pytest.mark.parametrize("clipping_norm", [0.0, -1.0, 0.5e-6, 2e6, math.inf, math.nan])
+def test_a_clipping_norm_that_no_noise_fits_is_refused(clipping_norm):
+    """Catches: a norm of zero or below, whose noise is none; one so large that float32 holds no sum."""
+    with pytest.raises(ValueError, match="clipping_norm"):
+        SampledGaussianSum(PoissonSampledGaussian(0.5, 1.0), clipping_norm)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_release_has_the_event_s_noise_for_the_clipping_norm_and_its_allowance_in_one_type(dtype):
     mechanism = SampledGaussianSum(PoissonSampledGaussian(0.5, 1.5), clipping_norm=0.7)
@@ -299,3 +229,151 @@ def test_a_release_has_the_event_s_noise_for_the_clipping_norm_and_its_allowance
     released = mechanism.release(lambda sample, clipping_norm: total, 10, KEY, HERE)
     scale = 1.5 * 0.7 * (1 + 1.5 * 2.0**-10)
     assert torch.equal(released, add_lattice_noise(total, scale, lattice_step(0.7, 50), reader(), torch.float32))
+
+
+# Elsewhere than in numpy's passes
+
+STRANGE = math.nan, math.inf, -math.inf, 1e30, -1e30, -0.0
+
+
+def sums_of(count, dtype, step):
+    """Sums of which some are out of range, or not finite, or halfway between two steps."""
+    sums = 5.0 * torch.randn(count, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+    strange = torch.tensor([*STRANGE, LARGEST_SUM * step, 2.5 * step, -1.5 * step], dtype=torch.float64)
+    sums[count // 2 : count // 2 + len(strange)] = strange[: count - count // 2]
+    return sums.to(dtype)
+
+
+def released(count, scale, clipping_norm):
+    """A release of sums of which some are out of range or not finite."""
+    step = lattice_step(clipping_norm, count)
+    return add_lattice_noise(sums_of(count, torch.float64, step), scale, step, reader(), torch.float32)
+
+
+def use(monkeypatch, one_pass):
+    """Let all noise be drawn in one pass; None: by numpy."""
+    monkeypatch.setattr(lattice_noise, "_COMPILED", SimpleNamespace(next=lambda draws: one_pass))
+
+
+def numba(function):
+    """A numba that makes this of every function."""
+    return SimpleNamespace(njit=lambda **_: lambda original: function)
+
+
+@pytest.mark.parametrize(("scale", "clipping_norm"), [(1.0, 1.0), (1e4, 0.01), (0.3, 7.0)])
+def test_one_pass_has_the_bits_of_numpy_s_passes(scale, clipping_norm, monkeypatch):
+    expected = released(10_007, scale, clipping_norm)
+    monkeypatch.setattr(lattice_noise, "_CHUNK", 1001)
+    monkeypatch.setattr(lattice_noise, "_BLOCK", 4003)
+    use(monkeypatch, fused.release)
+    assert torch.equal(released(10_007, scale, clipping_norm), expected)
+
+
+@pytest.mark.exhaustive
+def test_compiled_it_has_them_too(monkeypatch):
+    expected = released(300_007, 1.0, 1.0)
+    compiled = fused.compile_release()
+    assert compiled is not None
+    use(monkeypatch, compiled)
+    assert torch.equal(released(300_007, 1.0, 1.0), expected)
+
+
+def test_it_is_compiled_once_and_after_so_many_draws_that_it_pays(monkeypatch):
+    made = []
+    monkeypatch.setattr(fused, "compile_release", lambda: made.append(1) or fused.release)
+    when = fused.WhenWorth()
+    assert when.next(2**27) is None and when.next(2**27) is None and not made
+    assert when.next(1) is fused.release and when.next(1) is fused.release
+    assert made == [1]
+
+
+def test_what_cannot_be_compiled_or_has_another_bit_is_not_used(monkeypatch):
+    def other(words, widths, rectangles, sums, centre, limit, into, outside):
+        found = fused.release(words, widths, rectangles, sums, centre, limit, into, outside)
+        into[-1] = math.nextafter(into[-1], math.inf) * (1 + 2.0**-22)
+        return found
+
+    for wrong in (numba(other), numba(None), None):
+        monkeypatch.setitem(sys.modules, "numba", wrong)
+        assert fused.compile_release() is None
+    monkeypatch.setitem(sys.modules, "numba", numba(fused.release))
+    assert fused.compile_release() is fused.release
+
+
+@pytest.mark.parametrize(("scale", "clipping_norm"), [(1.0, 1.0), (1e4, 0.01), (0.3, 7.0)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count", [1, 40_007])
+def test_it_has_the_host_s_bits(count, dtype, scale, clipping_norm, monkeypatch):
+    monkeypatch.setattr(lattice_noise, "_ON_DEVICE", 9001)
+    monkeypatch.setattr(lattice_noise, "_BLOCK", 4003)
+    monkeypatch.setattr(lattice_noise, "_CHUNK", 1001)
+    monkeypatch.setattr(lattice_noise.torch, "get_num_threads", lambda: 2)
+    step = lattice_step(clipping_norm, count)
+    sums = sums_of(count, dtype, step)
+    for kind in (None, torch.float32, torch.bfloat16):
+        there, here = (
+            add(sums, scale, step, reader(), kind) for add in (add_lattice_noise_on_device, add_lattice_noise)
+        )
+        assert there.dtype == here.dtype
+        assert torch.equal(there, here)
+
+
+class OnGpu(torch.Tensor):
+    """Sums that say that they are on a GPU."""
+
+    is_cuda = True
+
+
+def on_gpu(monkeypatch, add):
+    """Let `add` be what a GPU computes that nobody has tried yet; return sums that it holds."""
+    lattice_noise.computes_the_same_bits.cache_clear()
+    monkeypatch.setattr(lattice_noise, "add_lattice_noise_on_device", add)
+    monkeypatch.setattr(OnGpu, "device", torch.device("cpu"), raising=False)
+    return sums_of(1000, torch.float64, 2.0**-16).as_subclass(OnGpu)
+
+
+def on_host(total, *rest):
+    return add_lattice_noise(total.as_subclass(torch.Tensor), *rest)
+
+
+def check_release(total):
+    """Assert that sums on a GPU are released with the host's bits."""
+    found, expected = (add(total, 0.5, 2.0**-16, reader(), torch.float32) for add in (add_lattice_noise, on_host))
+    assert torch.equal(found, expected)
+
+
+def test_a_gpu_adds_the_noise_if_made_up_sums_get_the_host_s_bits_there(monkeypatch):
+    asked = []
+    total = on_gpu(monkeypatch, lambda total, *rest: asked.append(total) or on_host(total, *rest))
+    for _ in range(2):
+        check_release(total)
+    assert [each is total for each in asked] == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("wrong", ["draws", "a bit", "a bit in float32", "one of 4000 draws"])
+def test_a_gpu_with_other_bits_adds_no_noise(wrong, monkeypatch, caplog):
+    asked = []
+
+    def add(total, scale, step, read, dtype=None):
+        asked.append(total)
+        if wrong == "draws":
+            return on_host(total, scale * (1.0 + 2.0**-40), step, read, dtype)
+        released = on_host(total, scale, step, read, dtype)
+        if wrong == "a bit in float32" and dtype == torch.float64:
+            return released
+        some = released[3999::4000] if wrong == "one of 4000 draws" else released[-1:]
+        some.copy_(some.nextafter(torch.full((1,), math.inf, dtype=released.dtype)))
+        return released
+
+    total = on_gpu(monkeypatch, add)
+    check_release(total)
+    assert "other bits" in caplog.text
+    assert asked and all(each is not total for each in asked)
+
+
+@pytest.mark.parametrize("error", ["full", "CUDA error: out of memory", "device-side assert"])
+def test_a_gpu_without_memory_for_it_leaves_the_noise_to_the_host_and_no_other_error_is_hidden(error, monkeypatch):
+    raised = torch.OutOfMemoryError(error) if error == "full" else RuntimeError(error)
+    total = on_gpu(monkeypatch, mock.Mock(side_effect=raised))
+    with pytest.raises(RuntimeError, match=error) if error == "device-side assert" else nullcontext():
+        check_release(total)

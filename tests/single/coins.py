@@ -3,6 +3,7 @@
 import torch
 
 import fedprivacy as fp
+from fedprivacy.guard import Guard
 
 LOSS = torch.nn.CrossEntropyLoss(reduction="none")
 BUDGET = {"epsilon": 2.0, "delta": 1e-4, "steps": 6, "sampling_rate": 0.25, "batch_size": 100}
@@ -34,3 +35,8 @@ def flat(model):
 
 def gradient(model):
     return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def charged(file):
+    """The steps that an account was charged."""
+    return sum(Guard(file, fp.PrivacyBudget(BUDGET["epsilon"], BUDGET["delta"])).history().values())

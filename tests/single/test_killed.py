@@ -5,19 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-import fedprivacy as fp
 from fedprivacy._support import failpoints
-from fedprivacy.guard import Guard
 from tests.processes import KILLED, in_child
-from tests.single.coins import flat, train
+from tests.single.coins import charged, flat, train
 
 POINTS = ("guard.before-slot", "guard.slot-written", "guard.appended", "client.seal-written", "client.seal-named")
 ADAPTIVE = {"clipping": "adaptive", "optimizer": partial(torch.optim.Adam, lr=0.1)}
 HALVED = partial(torch.optim.lr_scheduler.StepLR, step_size=2, gamma=0.5)
-
-
-def charged(folder):
-    return sum(Guard(folder / "account.log", fp.PrivacyBudget(2.0, 1e-4)).history().values())
 
 
 def lived(folder, point, times, **given):
@@ -63,7 +57,7 @@ def test_a_killed_training_ends_with_the_same_bits_and_charges(point, times, cli
     trained = train(checkpoint=tmp_path, resume=True, **settings)
     assert torch.equal(flat(trained.model), flat(expected[clipping].model))
     assert trained.rows == expected[clipping].rows
-    assert charged(tmp_path) == trained.steps == 6
+    assert charged(tmp_path / "account.log") == trained.steps == 6
     assert trained.epsilon == expected[clipping].epsilon
 
 
@@ -80,4 +74,4 @@ def test_an_optimiser_that_fails_after_a_look_at_a_gradient_sees_the_same_one_ag
         with pytest.raises(OSError, match="it wants another one"):
             train(checkpoint=tmp_path, resume=True, optimizer=partial(Spy, lr=0.1))
     assert len(seen) == 3 and torch.equal(seen[0], seen[1]) and torch.equal(seen[0], seen[2])
-    assert charged(tmp_path) == 1
+    assert charged(tmp_path / "account.log") == 1

@@ -11,15 +11,9 @@ import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
 
 import fedprivacy as fp
-from fedprivacy.gradients import GradientEngine
-from fedprivacy.guard import Guard
-from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
-from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.single import loop
-from fedprivacy.training.dpsgd import DPSGD, NoisyMean
-from fedprivacy.training.optimizers import SGD, Adam, AdamW
 from tests.processes import in_child
-from tests.single.coins import LOSS, coins, flat, new_model, private, train
+from tests.single.coins import charged, coins, flat, new_model, private, train
 
 ADAM = partial(torch.optim.Adam, lr=0.1)
 COSINE = partial(CosineAnnealingLR, T_max=6)
@@ -38,22 +32,6 @@ def by_hand(optimizer, schedule=None, rates=None):
         if rated:
             rated.step()
     return flat(model)
-
-
-@pytest.mark.parametrize(
-    ("name", "ours", "settings"),
-    [
-        ("sgd", SGD(0.5, 0.9), {"momentum": 0.9}),
-        ("adam", Adam(0.1), {"learning_rate": 0.1}),
-        ("adamw", AdamW(0.1, 0.2), {"learning_rate": 0.1, "weight_decay": 0.2}),
-    ],
-)
-def test_a_named_optimiser_goes_the_way_of_a_client_s_local_steps(name, ours, settings):
-    trained, model = train(optimizer=name, seed=1, **settings), new_model()
-    mean = NoisyMean(SampledGaussianSum(trained.event, 1.0), 100.0)
-    key = Keystream.from_seed(1, "single")
-    DPSGD(mean, ours).train(GradientEngine(model, LOSS), fp.Shard(*coins()), steps=6, round=1, keystream=key)
-    assert torch.allclose(flat(trained.model), flat(model), atol=1e-5)
 
 
 def test_any_torch_optimiser_is_taken_as_a_factory_or_as_it_is():
@@ -140,7 +118,7 @@ WRONG = {
 def test_what_cannot_be_trained_is_refused_before_a_step_is_charged(words, tmp_path):
     with pytest.raises(ValueError, match=re.escape(words)):
         train(**{"checkpoint": tmp_path} | WRONG[words])
-    assert not (tmp_path / "account.log").exists() or charged(tmp_path) == 0
+    assert not (tmp_path / "account.log").exists() or charged(tmp_path / "account.log") == 0
 
 
 def test_a_checkpoint_that_cannot_be_written_whole_leaves_the_former_one(tmp_path):
@@ -168,10 +146,6 @@ def test_a_checkpoint_that_cannot_be_kept_is_refused(tmp_path):
             train(checkpoint=tmp_path / name)
 
 
-def charged(folder):
-    return sum(Guard(folder / "account.log", fp.PrivacyBudget(2.0, 1e-4)).history().values())
-
-
 def test_a_folder_holds_one_training_which_goes_on_with_its_own_settings_alone(tmp_path):
     train(checkpoint=tmp_path, seed=1)
     with pytest.raises(ValueError, match="say resume=True, or name another folder"):
@@ -183,4 +157,70 @@ def test_a_folder_holds_one_training_which_goes_on_with_its_own_settings_alone(t
     (tmp_path / "training.pt").write_bytes(b"no checkpoint")
     with pytest.raises(ValueError, match="cannot be read as a checkpoint"):
         train(checkpoint=tmp_path, resume=True)
-    assert charged(tmp_path) == 6
+    assert charged(tmp_path / "account.log") == 6
+
+
+INPUTS, SIDES = coins(40)
+PROTOTYPE = torch.zeros(2), torch.tensor(0)
+
+
+class Items(torch.utils.data.Dataset):
+    """The first of the coins as something else than a pair."""
+
+    def __init__(self, item, wrong=40):
+        self._item, self._wrong = item, wrong
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, place):
+        pair = INPUTS[place], SIDES[place]
+        return self._item(*pair) if place < self._wrong else pair
+
+
+def failing(point, side):
+    raise KeyError(float(point[0]))
+
+
+ITEMS = {
+    "three values": (lambda point, side: (point, side, 1), "an item that is a tuple of 3"),
+    "a target that is a float": (lambda point, side: (point, float(side)), "a target of shape [] and torch.float32"),
+    "a longer input": (lambda point, side: (torch.ones(3), side), "an input of shape [3] and torch.float32"),
+    "an error": (failing, "an item that raises KeyError"),
+}
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_items_of_another_kind_are_counted_with_the_reason_and_most_are_refused(kind, caplog, tmp_path):
+    item, reason = ITEMS[kind]
+    trained = train(data=Items(item, wrong=3), prototype=PROTOTYPE, steps=1)
+    assert trained.steps == 1 and "data: 3 of 40 records cannot be read and count for nothing." in caplog.text
+    assert f"3 rows, {reason}" in caplog.text and "→ let the Dataset return (input, target)" in caplog.text
+    refused = re.escape("more than half of the records count for nothing: 40 of 40 records cannot be read")
+    with pytest.raises(ValueError, match=f"{refused}.*{re.escape(reason)}.*say allow_null=True"):
+        train(data=Items(item), prototype=PROTOTYPE, account=tmp_path / "account.log")
+    assert not (tmp_path / "account.log").exists()
+    assert train(data=Items(item), prototype=PROTOTYPE, steps=1, allow_null=True).steps == 1
+
+
+def test_records_without_a_gradient_are_counted_and_most_are_refused(caplog):
+    def data(wrong):
+        return INPUTS, SIDES.index_fill(0, torch.arange(wrong), 2)
+
+    assert private(new_model(), data(0)).left == 6 and not caplog.records
+    for wrong in (1, 20):
+        caplog.clear()
+        assert private(new_model(), data(wrong)).left == 6
+        assert f"data: {wrong} of 40 records that were tried have no gradient" in caplog.text
+        assert "labels and words are in range" in caplog.text
+    with pytest.raises(ValueError, match="more than half of the records count for nothing: 21 of 40 records that were"):
+        private(new_model(), data(21))
+    assert private(new_model(), data(40), allow_null=True).left == 6
+
+
+def test_views_and_drawn_rows_are_tried_as_they_are_trained(caplog):
+    flipped = fp.Augmentation(lambda points, chances: points * (0.5 + chances), draws=2)
+    shard = fp.Shard(INPUTS, SIDES.index_fill(0, torch.arange(2), 2), persons=[n // 4 for n in range(40)], most_rows=4)
+    given = {"augmentation": flipped, "augmentation_multiplicity": 3, "rows_per_step": 4, "batch_size": 5}
+    private(new_model(), shard, **given)
+    assert "data: 1 of 10 persons that were tried have no gradient" in caplog.text

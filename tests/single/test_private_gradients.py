@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from itertools import combinations
 
 import pytest
 import torch
@@ -10,13 +9,12 @@ import torch
 import fedprivacy as fp
 from fedprivacy.gradients import GradientEngine, UnsupportedModelError
 from fedprivacy.guard import Guard, GuardError
-from fedprivacy.guard.tally import renew
-from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SampledGaussianSum
+from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.dpsgd import NoisyMean
 from tests.processes import in_child
-from tests.single.coins import BUDGET, LOSS, coins, gradient, new_model, private
+from tests.single.coins import LOSS, charged, coins, gradient, new_model, private
 
 LITTLE = torch.ones(40, 200), torch.arange(40)  # their clipped sum is far below the noise
 
@@ -43,56 +41,26 @@ def steps_of(gradients, model, rate=0.5):
     return found
 
 
-def charged(file):
-    return sum(Guard(file, fp.PrivacyBudget(BUDGET["epsilon"], BUDGET["delta"])).history().values())
-
-
 # --- one release ---
 
 
-@pytest.mark.parametrize("kept", [False, True])
-def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_parameters(kept, tmp_path):
-    model = new_model()
-    gradients = private(model, seed=1, clipping_norm=0.5, account=tmp_path / "account.log" if kept else None)
-    for step in (1, 2):
-        gradients.backward()
-        mean = NoisyMean(SampledGaussianSum(gradients.event, 0.5), 100.0)
-        engine = GradientEngine(copy.deepcopy(model), LOSS)
-        place = fp.Shard(*coins()), 0.5, Keystream.from_seed(1, "single"), Position(1, step)
-        assert torch.equal(gradient(model), mean.release(engine, *place)[0])
-        with torch.no_grad():
-            model.weight.fill_(3.0)  # by whatever optimiser
-
-
-def test_an_adapted_norm_is_that_of_the_next_step():
-    model, given = new_model(), {"clipping_norm": 0.05}
-    gradients = private(model, seed=1, clipping="adaptive", **given)
-    mean = NoisyMean(SampledGaussianSum(gradients.event, 0.05), 100.0, ADAPTIVE["adaptive"]())
-    engine, norm, norms = GradientEngine(copy.deepcopy(model), LOSS), 0.05, []
+@pytest.mark.parametrize("clipping", ["flat", "adaptive"])
+def test_a_gradient_is_one_release_of_the_mechanism_at_the_model_s_present_parameters(clipping, tmp_path):
+    """An adapted norm is that of the next step."""
+    model, norms, adaptive = new_model(), [0.05], clipping == "adaptive"
+    account = tmp_path / "account.log" if adaptive else None
+    gradients = private(model, seed=1, clipping=clipping, clipping_norm=0.05, account=account)
+    mechanism = SampledGaussianSum(gradients.event, 0.05)
+    mean = NoisyMean(mechanism, 100.0, ADAPTIVE["adaptive"]() if adaptive else None)
     for step in range(1, 5):
         gradients.backward()
-        expected, norm = mean.release(
-            engine, fp.Shard(*coins()), norm, Keystream.from_seed(1, "single"), Position(1, step)
-        )
+        place = fp.Shard(*coins()), norms[-1], Keystream.from_seed(1, "single"), Position(1, step)
+        expected, norm = mean.release(GradientEngine(copy.deepcopy(model), LOSS), *place)
         assert torch.equal(gradient(model), expected) and gradients.clipping_norm == norm
         norms.append(norm)
-    assert len({0.05, *norms}) == 5  # it moves in every step
-
-
-def test_one_record_moves_a_gradient_by_the_clipping_norm_at_most_whatever_the_parameters():
-    inputs, targets = coins(50)
-    given = {"sampling_rate": 1.0, "noise_multiplier": 1e-2, "steps": 2, "epsilon": float("inf")}
-    for scale, clipping in ((1.0, "flat"), (1e4, "adaptive")):
-        found = []
-        for records in (50, 49):
-            model, data = new_model(), (inputs[:records] * 100, targets[:records])
-            gradients = private(model, data, clipping_norm=0.5, seed=3, clipping=clipping, **given)
-            with torch.no_grad():
-                model.weight.mul_(scale)
-            gradients.backward()
-            found.append(gradient(model).double() * 100)
-        distance = (found[0] - found[1]).norm().item()
-        assert 0.1 < distance <= 0.5 * (1 + ROUNDING_ALLOWANCE)
+        with torch.no_grad():
+            model.weight.fill_(3.0)  # by whatever optimiser
+    assert len(set(norms)) == (5 if adaptive else 1)
 
 
 def test_a_step_is_charged_before_a_record_is_read(tmp_path):
@@ -208,11 +176,6 @@ def test_other_parameters_are_refused_before_a_charge():
     gradients.backward()
 
 
-class Doubled(torch.nn.Module):
-    def forward(self, inputs):
-        return 2.0 * inputs
-
-
 def with_batch_statistics(model, inputs, targets):
     model.eval()
     model[1] = torch.nn.BatchNorm1d(2)  # without parameters of another name or shape, but mixing records
@@ -225,36 +188,18 @@ def with_more_records(model, inputs, targets):
     targets.resize_(800)
 
 
-def nothing(model, inputs, targets):
-    pass
-
-
 @pytest.mark.parametrize("meddle", [with_batch_statistics, with_more_records])
 def test_what_becomes_of_model_and_records_between_steps_changes_no_gradient(meddle):
     found = []
-    for change in (nothing, meddle):
+    for change in (lambda *_: None, meddle):
         torch.manual_seed(0)
-        model, (inputs, targets) = torch.nn.Sequential(torch.nn.Linear(2, 2), Doubled()), coins()
+        model, (inputs, targets) = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Tanh()), coins()
         gradients = private(model, (inputs, targets), seed=1)
         gradients.backward()
         change(model, inputs, targets)
         gradients.backward()
         found.append(torch.cat([p.grad.flatten() for p in model[0].parameters()]))
     assert torch.equal(*found)
-
-
-@pytest.mark.parametrize("around", [torch.inference_mode, torch.no_grad, lambda: torch.autocast("cpu", torch.bfloat16)])
-def test_the_loop_s_own_modes_change_no_gradient(around):
-    model, other = new_model(), new_model()
-    plain, within = private(model, seed=1), private(other, seed=1)
-    plain.backward()
-    with around():
-        within.backward()
-    assert torch.equal(gradient(model), gradient(other))
-    assert not other.weight.grad.is_inference()
-    model.double()
-    plain.backward()
-    assert model.weight.grad.dtype is torch.float64
 
 
 def test_of_several_processes_each_would_count_its_own_steps_alone(monkeypatch, tmp_path):
@@ -310,32 +255,6 @@ def test_a_noise_multiplier_takes_the_steps_that_the_budget_allows():
 # --- an account that stays ---
 
 
-def test_trainings_on_one_account_share_one_budget(tmp_path):
-    file, model = tmp_path / "account.log", new_model()
-    first = private(model, account=file, noise_multiplier=4.0)
-    steps_of(first, model)
-    spent = first.epsilon
-    second, alone = private(model, account=file, steps=20), private(new_model(), steps=20)
-    assert second.epsilon == spent
-    assert second.event.noise_multiplier > alone.event.noise_multiplier
-    steps_of(second, model)
-    assert spent < second.epsilon <= 2.0 and charged(file) == 26
-    with pytest.raises(ValueError, match="noise multiplier"):
-        private(new_model(), account=file, steps=100_000)
-
-
-def test_without_a_seed_a_lost_step_is_given_again_and_not_drawn_again(tmp_path):
-    model, other, file = new_model(), torch.nn.Linear(2, 2), tmp_path / "account.log"
-    gradients = private(model, account=file)
-    state = gradients.state_dict()
-    gradients.backward()
-    again = private(other, account=file, resume=state)  # whatever its parameters are
-    again.backward()
-    assert torch.equal(gradient(other), gradient(model)) and charged(file) == 1
-    again.backward()
-    assert not torch.equal(gradient(other), gradient(model)) and charged(file) == 2
-
-
 def noise_of_two(one, other, sigma=4.0, batch_size=100):
     return (one - other).std().item() == pytest.approx(2**0.5 * sigma / batch_size, rel=0.05)
 
@@ -369,16 +288,6 @@ def test_seeded_trainings_that_are_open_on_one_account_never_share_noise(tmp_pat
             found.append(gradient(model))
     assert charged(given["account"]) == len(found) >= 7
     assert all(noise_of_two(one, other, 6.0) for k, one in enumerate(found) for other in found[:k])
-
-
-def test_a_seeded_training_on_a_renewed_account_has_other_noise(tmp_path):
-    account, found = tmp_path / "account.log", []
-    for _ in range(3):
-        model = new_model()
-        private(model, seed=1, account=account).backward()
-        found.append(gradient(model))
-        renew(account)
-    assert not any(torch.equal(one, other) for one, other in combinations(found, 2))
 
 
 def test_an_older_copy_of_the_account_draws_nothing_anew(tmp_path):

@@ -1,5 +1,6 @@
-"""A cohort releases what each of its clients would release alone: the same samples, noise and events."""
+"""A cohort releases what each of its clients would release alone, and its sums have the same bits in any order."""
 
+import random
 from dataclasses import replace
 from functools import partial
 
@@ -17,9 +18,9 @@ from fedprivacy.tasks import Shard
 from fedprivacy.training import cohort
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from fedprivacy.training.algorithms import ALGORITHMS
-from fedprivacy.training.cohort import CohortTraining
+from fedprivacy.training.cohort import CohortTraining, PairwiseSum
 from fedprivacy.training.dpsgd import DPSGD, NoisyMean
-from fedprivacy.training.optimizers import SGD, Adam
+from fedprivacy.training.optimizers import SGD
 from tests.gradients.oracle import cross_entropy
 from tests.training.cohorts import OPTIMIZERS, RATES, RECORDS, STREAMS, model_of, trainees
 
@@ -92,32 +93,6 @@ def test_what_clients_keep_and_the_server_sends_counts_in_a_stack_as_it_does_alo
             assert torch.allclose(portion.kept[row], alone.kept[0], atol=1e-3)
 
 
-def test_clients_that_are_not_stacked_release_the_same_bytes():
-    expected = each_alone(model_of("one by one"), trainees(), SGD(0.5))
-    found = together(model_of("one by one"), trainees(), SGD(0.5))
-    for (flat, norm, problem), (own, own_norm) in zip(found, expected, strict=True):
-        assert torch.equal(flat, own) and norm == own_norm and problem is None
-
-
-@pytest.mark.parametrize("name", ["stacked", "one by one"])
-def test_who_else_trains_changes_no_bit_and_the_starting_point_stays(name):
-    model, some = model_of(name), [4, 1, 7]
-    before = flat_parameters(model)
-    whole = together(model, trainees(), Adam(0.05))
-    assert torch.equal(flat_parameters(model), before)
-    fewer = together(model_of(name), [trainees()[place] for place in some], Adam(0.05))
-    for place, (flat, _, _) in zip(some, fewer, strict=True):
-        assert torch.equal(flat, whole[place][0])
-
-
-def test_portions_change_no_bit(monkeypatch):
-    whole = together(model_of("stacked"), trainees(), SGD(0.5))
-    for name, value in {"_MOST_TOGETHER": 2, "_MOST_BYTES": 900}.items():
-        monkeypatch.setattr(cohort, name, value)
-        parts = together(model_of("stacked"), trainees(), SGD(0.5))
-        assert all(torch.equal(one[0], other[0]) for one, other in zip(whole, parts, strict=True))
-
-
 def test_portions_go_by_public_sizes_not_by_how_many_records_there_are(monkeypatch):
     """Catches: an average that is added up, and so rounded, by private numbers of records."""
     monkeypatch.setattr(cohort, "_MOST_BYTES", 5000)
@@ -148,10 +123,44 @@ def test_samples_of_many_clients_are_those_of_each(monkeypatch):
             assert np.array_equal(sample, poisson_sample(rate, records, keystream, Position(2, 1)))
 
 
-def test_the_noise_of_many_clients_is_that_of_each():
-    totals = torch.randn(len(STREAMS), 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("dimension", [33, 40_001])
+def test_the_noise_of_many_clients_is_that_of_each(dimension):
+    totals = torch.randn(len(STREAMS), dimension, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     own_mechanisms = [member.mechanism for member in trainees()]
     released = release_by_row(own_mechanisms, totals, STREAMS, Position(3, 2))
     for row, mechanism, total, keystream in zip(released, own_mechanisms, totals, STREAMS, strict=True):
         own = mechanism.release(lambda *_, total=total: total, 0, keystream, Position(3, 2))
         assert torch.equal(row, own)
+
+
+VECTORS = torch.randn(37, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 1e3
+LEFT_OUT = {3, 20, 36}
+
+
+def added(some):
+    """The sum of some ranks, one after another."""
+    sums = PairwiseSum()
+    for rank in some:
+        sums.skip(rank) if rank in LEFT_OUT else sums.add([rank], VECTORS[rank : rank + 1].clone())
+    return sums
+
+
+EXPECTED = added(range(37)).total
+
+
+def test_it_is_the_sum():
+    kept = [rank for rank in range(37) if rank not in LEFT_OUT]
+    assert torch.allclose(EXPECTED, VECTORS[kept].sum(0), rtol=1e-12)
+
+
+def test_no_order_and_no_division_changes_a_bit():
+    for seed in range(20):
+        draw, ranks = random.Random(seed), list(range(37))
+        draw.shuffle(ranks)
+        cuts = sorted(draw.sample(range(38), 4))
+        sums = [added(ranks[start:stop]) for start, stop in zip([0, *cuts], [*cuts, 37], strict=True)]
+        draw.shuffle(sums)
+        whole = PairwiseSum()
+        for some in sums:
+            whole.join(some)
+        assert torch.equal(whole.total, EXPECTED)

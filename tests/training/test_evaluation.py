@@ -6,10 +6,8 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from scipy import stats
 from torch import nn
 
-from fedprivacy.audit.gates import p_value_of_variance
 from fedprivacy.gradients.per_record import RecordScores
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -85,28 +83,6 @@ def test_clients_of_different_sampling_rates_count_by_their_records():
     assert found.means["error"] == pytest.approx((2 * 100 + 8 * 300) / 400, rel=0.02)
 
 
-@pytest.mark.exhaustive
-def test_the_noise_is_that_of_the_event_and_new_at_every_position():
-    of = evaluation(sigma=3.0)
-    draws = np.array([sums([], of=of, step=step, key=key) for key in range(40) for step in range(1, 41)])
-    normal = draws.ravel() / (3.0 * (1.0 + ROUNDING_ALLOWANCE))
-    assert stats.kstest(normal, stats.norm.cdf).pvalue > 1e-4
-    assert p_value_of_variance(normal) > 1e-4
-    assert len(set(map(tuple, draws))) == len(draws)
-
-
-@pytest.mark.parametrize("rate", [EVERYBODY, 0.25])
-def test_the_deviation_is_how_far_the_noise_moves_the_estimate(rate):
-    """Records are alike, so that which of them are sampled moves no mean, but their number."""
-    of, records = evaluation(rate, sigma=2.0), [[9.0, 0.1]] * 200
-    found = [estimate_scores(SCORES, [released(records, of=of, key=key)]) for key in range(200)]
-    for name, true in (("error", 9.0), ("right", 0.1)):
-        off = np.array([(one.means[name] - true) / one.deviations[name] for one in found])
-        assert 0.75 < np.sqrt((off**2).mean()) < 1.25  # 5 deviations of a mean square of 200
-    number = math.hypot(2.0 * math.sqrt(3.0), math.sqrt(200 * rate * (1.0 - rate))) / rate
-    assert np.std([one.records for one in found]) == pytest.approx(number, rel=0.25)
-
-
 @pytest.mark.parametrize(("error", "right"), [(5.0, 0.0), (9.6, -0.9), (0.3, 0.97)])
 def test_the_deviation_holds_the_noise_of_the_count_and_of_the_sum(error, right):
     """Against slopes of the estimate itself, of two clients with rates and noises of their own; near bounds most."""
@@ -130,21 +106,6 @@ def test_the_deviation_holds_the_noise_of_the_count_and_of_the_sum(error, right)
     assert found.means == pytest.approx({"error": error, "right": right})
     expected = {name: math.sqrt(each) * (1.0 + ROUNDING_ALLOWANCE) for name, each in squared.items()}
     assert found.deviations == pytest.approx(expected, rel=1e-4)
-
-
-def test_of_nobody_the_estimate_is_a_number_within_the_bounds():
-    for key in range(20):
-        found = estimate_scores(SCORES, [released([], of=evaluation(sigma=5.0), key=key)])
-        assert 0.0 <= found.means["error"] <= 10.0 and -1.0 <= found.means["right"] <= 1.0
-        assert all(map(math.isfinite, found.deviations.values()))
-
-
-@pytest.mark.parametrize("count", [-40.0, 0.0, 0.3])
-def test_of_less_than_one_record_the_number_is_told_and_the_rest_is_that_of_one(count):
-    event = PoissonSampledGaussian(1.0, 2.0)
-    few, one = (estimate_scores(SCORES, [NoisySums(event, (unit(2) * each, 0.1, -0.2))]) for each in (count, 1.0))
-    assert few.records == pytest.approx(count) and one.records == pytest.approx(1.0)
-    assert few.means == pytest.approx(one.means) and few.deviations == pytest.approx(one.deviations)
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.5e308), (0.0, 5e-324), (1e300, math.nextafter(1e300, math.inf))])
