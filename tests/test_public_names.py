@@ -40,11 +40,7 @@ def offered():
     for door, value in {"fp": fp, "fp.tasks": fp.tasks}.items():
         yield from ((f"{door}.{name}", getattr(value, name)) for name in value.__all__)
     yield from ((f"fp.ask.{name}", getattr(fp.ask, name)) for name in dir(fp.ask) if not name.startswith("_"))
-    reader = Python()
-    for page in PAGES:
-        for code in blocks(page, "python"):
-            reader.read(code)
-    for name in reader.imported:
+    for name in Python(code for page in PAGES for code in blocks(page, "python")).imported:
         if name.startswith("fedprivacy."):
             module, _, own = name.rpartition(".")
             yield name, getattr(importlib.import_module(module), own)
