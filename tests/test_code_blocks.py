@@ -24,7 +24,7 @@ WITH_PYTHON = {place_of(page): page for page in PAGES if blocks(page, "python")}
 
 BY_TESTS = {
     "README.md": "tests/test_readme.py",
-    "explanation/sharp-edges.md": "tests/test_sharp_edges.py",
+    "explanation/sharp-edges.md": "tests/test_tutorial.py",
     "how-to/algorithms.md:2": "tests/test_extending.py",
     "how-to/audit.md:2": "tests/commands/test_audit.py",
     "how-to/audit.md:3": "tests/audit/apps/test_opacus.py",
