@@ -10,7 +10,6 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tarfile
 import time
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
@@ -21,13 +20,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from fedprivacy.deploy.backup import write_backup
 from fedprivacy.deploy.federation import program, write_toml
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
-from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.folder import read_history, read_lines
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
@@ -147,21 +145,6 @@ def tells(drill, request):
     assert lost == 0
 
 
-def test_killed_supernode(drill, tells):
-    out = drill.start_run(rounds=4)
-    drill.wait_for_round(out, 1)
-    for service in ("client", "client-superexec"):
-        drill.hosts.kill(drill.client("hospital-1"), service)
-    drill.wait_for_round(out, 2)
-    drill.completed()
-    history = read_history(out)
-    assert ("hospital-2",) in [record.participants for record in history.rounds]
-    tells(failure(history, "hospital-1"))
-    for service in ("client", "client-superexec"):
-        drill.hosts.start(drill.client("hospital-1"), service)
-    assert drill.whole_run().last.participants == HOSPITALS
-
-
 def test_killed_superlink(drill, tells):
     out = drill.start_run(rounds=4)
     drill.wait_for_round(out, 1)
@@ -171,19 +154,6 @@ def test_killed_superlink(drill, tells):
     drill.completed()
     assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
     tells("the run waited for it and went on")
-
-
-def test_killed_superexec(drill, tells):
-    drill.hosts.kill(drill.server, "superexec")
-    out = drill.start_run(rounds=2)
-    deadline = time.monotonic() + PATIENCE
-    while "still waits for the SuperExec" not in drill.run.output():
-        assert time.monotonic() < deadline, drill.run.tail()
-        time.sleep(0.5)
-    tells(drill.run.tail(1))
-    drill.hosts.start(drill.server, "superexec")
-    drill.completed()
-    assert read_history(out).last.participants == HOSPITALS
 
 
 def test_killed_proxy(drill, tells):
@@ -210,42 +180,6 @@ def test_wrong_certificate(drill, tells, wrong, tmp_path):
     own.write_bytes(right)
     restart_proxy(drill)
     assert drill.whole_run().last.participants == HOSPITALS  # a SuperNode that meets such a certificate ends
-
-
-def test_lost_server_restored_from_a_backup_of_its_run(drill, tells, tmp_path):
-    backup = tmp_path / "backup.tar"
-    out = drill.start_run(rounds=4)
-    drill.wait_for_round(out, 2)
-    write_backup(drill.server, backup)
-    drill.wait_for_round(out, 3)
-    for service in ("proxy", "superexec", "superlink"):
-        drill.hosts.kill(drill.server, service)
-    drill.ended()
-    shutil.rmtree(drill.server)
-    drill.server.mkdir(mode=0o700)
-    with tarfile.open(backup) as archive:
-        archive.extractall(drill.server, filter="tar")
-    witness = read_witness(out / WITNESS)
-    verify_ledger(Ledger(f"sqlite:///{drill.ledger}"), witnesses=[witness])
-    drill.hosts.start_server()
-    drill.start_run(rounds=4, resume=out)
-    drill.completed()
-    assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
-    tells(f"verified up to entry {witness.number}, resumed")
-
-
-def test_older_guard_put_back(drill, tells):
-    guard = drill.client("hospital-1") / "guard" / "guard.log"
-    old = guard.read_bytes()
-    drill.whole_run()
-    new = guard.read_bytes()
-    guard.write_bytes(old)
-    out = drill.start_run(rounds=2, clients=1)
-    drill.ended()
-    guard.write_bytes(new)
-    assert all("hospital-1" not in record.participants for record in read_history(out).rounds)
-    tells(next(line for line in drill.run.output().splitlines() if "hospital-1 is not enrolled" in line))
-    assert drill.whole_run().last.participants == HOSPITALS
 
 
 def test_older_ledger_put_back(drill, tells, tmp_path):

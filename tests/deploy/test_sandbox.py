@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import lacking
-from tests.deploy.written_hosts import (
-    NGINX,
-    command_of,
-    deployment,
-    sandboxed,
-    setting,
-)
+from tests.deploy.written_hosts import NGINX, command_of, deployment, sandboxed, setting
 
 SERVER = ("dashboard", "proxy", "superexec", "superlink")
 SERVICES = {f"server/systemd/fedprivacy-{name}.service" for name in SERVER} | {
