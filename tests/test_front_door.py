@@ -1,13 +1,11 @@
 """`import fedprivacy as fp` is all that a script, a notebook or a Flower app needs."""
 
 import inspect
-import math
 import re
 import subprocess
 import sys
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
@@ -20,7 +18,6 @@ from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.settings.configuration import FIELDS, TRAINING_KEYS, resolve
-from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
 from tests.flower.blobs import Blobs
 from tests.house import ROOT, imports, modules
@@ -73,13 +70,10 @@ def test_names_are_completed_before_they_are_loaded(package):
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == sorted(package.__all__)
 
 
-def test_the_scripts_use_the_door_alone():
+def test_the_scripts_use_the_door_alone_and_the_reproductions_rooms_that_pages_explain():
     for script in (ROOT / "simulations").glob("*.py"):
         imported = re.findall(r"^.*\bfedprivacy\b.*import.*|^import fedprivacy.*", script.read_text(), re.MULTILINE)
         assert imported == ["import fedprivacy as fp"], script.name
-
-
-def test_the_reproductions_use_the_door_and_rooms_that_pages_explain():
     documented = ("fedprivacy.figures.", "fedprivacy.gradients", "fedprivacy.tasks.scattering")
     for path in modules("simulations/reproduce"):
         entered = {name for name in imports(path) if name.startswith("fedprivacy.")}
@@ -190,18 +184,6 @@ def test_an_object_and_a_configuration_that_names_another_task_are_refused():
     assert resolve({}, load_task("digits")).task == "digits"
 
 
-def test_a_server_app_takes_a_task_and_flower_s_run_config(tmp_path):
-    from flwr.app import Context, RecordDict
-
-    coins, run_config = Coins(), {"clients": 2, "out": str(tmp_path / "run")}
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config)
-    server_app(task=coins)(InProcessGrid(fp.private_client(coins), 2, run_config), context)
-    assert len(fp.open_run(tmp_path / "run").rounds) == 2
-    context.run_config["task"] = "digits"
-    with pytest.raises(fp.ConfigError, match="object:Coins was given beside it"):
-        server_app(task=coins)(InProcessGrid(fp.private_client(coins), 2, run_config), context)
-
-
 class Interrupted(Coins):
     calls = 0
 
@@ -242,19 +224,6 @@ def test_a_task_says_its_model_and_its_records_and_has_a_default_for_the_rest():
     for lacking in ("model", "shard"):
         with pytest.raises(TypeError, match=lacking):
             type("Half", (Coins,), {lacking: getattr(fp.Task, lacking)})()
-
-
-def test_a_metric_may_be_any_number_one_without_a_dimension_too():
-    class Measured(Coins):
-        def evaluate(self, model):
-            return {"accuracy": torch.tensor(0.5), "loss": np.array(0.25), "mae": np.float32(0.125), "count": 3}
-
-    class Beside(fp.Callback):
-        def measure(self, round, model):
-            return {"norm": torch.tensor(1.5, requires_grad=True)}
-
-    run = simulate(Measured(), callbacks=[Beside()])
-    assert run.metrics == {"accuracy": 0.5, "loss": 0.25, "mae": 0.125, "count": 3.0, "norm": 1.5}
 
 
 def test_runs_share_a_ledger_only_where_the_task_names_its_split():
@@ -394,145 +363,6 @@ def test_a_question_out_of_range_is_refused(changed, words):
         fp.epsilon(noise_multiplier=1.0, **asked)
     with pytest.raises(ValueError, match=words):
         fp.noise_multiplier(epsilon=1.0, **asked)
-
-
-# --- train ---
-
-
-def heads_and_tails(records=400):
-    generator = torch.Generator().manual_seed(0)
-    sides = torch.randint(2, (records,), generator=generator)
-    return torch.randn(records, 2, generator=generator) + 4.0 * sides[:, None], sides
-
-
-BUDGET = {"epsilon": 2.0, "delta": 1e-4, "steps": 60, "sampling_rate": 0.25}
-
-
-def train(data=None, model=None, loss=LOSS, **changed):
-    torch.manual_seed(0)
-    given = BUDGET | {"batch_size": 100, "learning_rate": 0.5} | changed
-    return fp.train(model or torch.nn.Linear(2, 2), loss, heads_and_tails() if data is None else data, **given)
-
-
-def weights(trained):
-    return torch.nn.utils.parameters_to_vector(trained.model.parameters()).detach()
-
-
-@pytest.fixture(scope="module")
-def seeded():
-    """Parameters that a training with seed 1 reaches."""
-    return weights(train(seed=1))
-
-
-def test_a_model_is_trained_within_its_budget_and_learns():
-    model = torch.nn.Linear(2, 2)
-    before = torch.nn.utils.parameters_to_vector(model.parameters()).clone()
-    trained = train(model=model)
-    inputs, targets = heads_and_tails()
-    assert (trained.model(inputs).argmax(1) == targets).float().mean() > 0.9
-    assert torch.equal(torch.nn.utils.parameters_to_vector(model.parameters()), before)
-    assert 0.999 * 2.0 <= trained.epsilon <= 2.0
-    assert trained.epsilon == pld.epsilon({trained.event: trained.steps}, trained.delta)
-    assert (trained.event.sampling_rate, trained.steps, trained.delta) == (0.25, 60, 1e-4)
-    assert not trained.model.training
-
-
-def test_the_noise_is_secret_unless_it_is_seeded(seeded):
-    assert not torch.equal(weights(train()), weights(train()))
-    assert torch.equal(weights(train(seed=1)), seeded)
-    assert not torch.equal(weights(train(seed=2)), seeded)
-
-
-def test_how_many_records_there_are_is_private_unless_it_is_said_to_be_public():
-    inputs, targets = heads_and_tails()
-    one_more = torch.cat([inputs, torch.full((1, 2), torch.nan)]), torch.cat([targets, targets[:1]])
-    private, longer = train(seed=1), train(one_more, seed=1)  # what it adds is zero, so only a divisor could tell
-    assert private.event.relation is fp.NeighbouringRelation.ADD_OR_REMOVE_ONE
-    assert torch.allclose(weights(private), weights(longer), atol=1e-5)
-    with pytest.raises(ValueError, match="how many records there are is private; give sampling_rate times"):
-        train(batch_size=None)
-    public = train(batch_size=None, size_public=True, seed=1)
-    assert public.event.relation is fp.NeighbouringRelation.ZERO_OUT
-    assert torch.equal(weights(public), weights(private))  # 0.25 of 400 is the batch size that was guessed
-
-
-def test_a_data_set_is_trained_on_as_its_tensors_are(seeded):
-    inputs, targets = heads_and_tails()
-    assert torch.equal(weights(train(fp.Shard(inputs, targets), seed=1)), seeded)
-
-    class OneBuffer(torch.utils.data.Dataset):
-        buffer = torch.zeros(2)
-
-        def __len__(self):
-            return 400
-
-        def __getitem__(self, place):
-            return self.buffer.copy_(inputs[place]), targets[place]
-
-    assert torch.equal(weights(train(OneBuffer(), seed=1, prototype=PROTOTYPE)), seeded)
-    stream = type("Stream", (torch.utils.data.IterableDataset,), {"__iter__": lambda _: iter(())})
-    with pytest.raises(ValueError, match="without a length"):
-        train(stream(), prototype=PROTOTYPE)
-    with pytest.raises(ValueError, match=r"found out from all of them: give one .* prototype=\(torch"):
-        train(OneBuffer())
-
-
-PROTOTYPE = torch.zeros(2), torch.tensor(0)
-
-
-class Strange(torch.Tensor):
-    """A tensor that would decide what is computed of all."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        raise RuntimeError("a record's own code was run")
-
-
-class WithOne(torch.utils.data.Dataset):
-    """Heads and tails as Python has them, with one more at a place."""
-
-    def __init__(self, pair, place=399):
-        inputs, targets = heads_and_tails(399)
-        self.pairs = list(zip(inputs.numpy(), targets.tolist(), strict=True))
-        self.pairs.insert(place, pair)
-
-    def __len__(self):
-        return len(self.pairs)
-
-    def __getitem__(self, place):
-        pair = self.pairs[place]
-        return pair() if callable(pair) else pair
-
-
-OTHER_KINDS = {
-    "half a label": (torch.zeros(2), 0.5),
-    "raises": lambda: 1 / 0,
-    "of another class": (torch.zeros(2).as_subclass(Strange), 1),
-    "longer": (torch.zeros(3), 1),
-    "complex": (torch.zeros(2, dtype=torch.complex64), 1),
-    "NaN": (torch.tensor([1.0, math.nan]), 1),
-    "text": (torch.zeros(2), "1"),
-    "too large": (torch.zeros(2), 2**70),
-    "no target": (torch.zeros(2),),
-    "nothing": None,
-    "sparse": (torch.zeros(2).to_sparse(), 1),
-    "three": (torch.zeros(2), 1, 1),
-}
-QUICK = 3  # of them
-
-
-@pytest.fixture(scope="module")
-def without_it():
-    return weights(train(heads_and_tails(399), seed=1, size_public=True, steps=12))
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.exhaustive if i >= QUICK else ()) for i, k in enumerate(OTHER_KINDS)]
-)
-def test_a_record_of_a_data_set_that_is_not_of_the_prototype_s_kind_is_null(kind, without_it):
-    data = WithOne(OTHER_KINDS[kind])
-    trained = train(data, seed=1, prototype=PROTOTYPE, size_public=True, steps=12)
-    assert torch.equal(weights(trained), without_it)
 
 
 # --- a Flower app of one's own ---

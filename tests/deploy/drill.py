@@ -4,7 +4,6 @@
 what was said. Every fault is followed by a run that must complete, and by a look into all three books.
 """
 
-import itertools
 import os
 import shutil
 import sqlite3
@@ -14,7 +13,6 @@ import time
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -47,8 +45,6 @@ class Drill:
     program = sys.executable, "-m", "fedprivacy"
 
     def __init__(self, supervisor, folder, command=command_of):
-        (folder / "records").mkdir()
-        np.save(folder / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
         out = deployment(folder, sys.prefix, epsilon=BUDGET.epsilon, delta=BUDGET.delta)
         self._supervisor, self._runs = supervisor, 0
         self.server, self.ledger = out / "server", out / "server" / "ledger" / "ledger.db"
@@ -195,38 +191,6 @@ def test_older_ledger_put_back(drill, tells, tmp_path):
     drill.forget_witnesses()
     assert drill.whole_run().last.participants == HOSPITALS
     tells("The hospitals' guards raised it.")
-
-
-RESTORED = "guard", "guard and sealed", "ledger"
-
-
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(RESTORED, RESTORED)))
-def test_one_restore_after_another(drill, tells, tmp_path, first, second):
-    """Both copies are from before the same run; a whole run follows each restore."""
-    guard = drill.client("hospital-1") / "guard"
-    shutil.copytree(guard, tmp_path / "guard")
-    copy(drill.ledger, tmp_path / "old.db")
-    most = drill.steps("hospital-1")
-    drill.whole_run()
-    of_a_run = drill.steps("hospital-1") - most
-    most += of_a_run
-    for book in (first, second):
-        if book == "ledger":
-            copy(tmp_path / "old.db", drill.ledger)
-            drill.forget_witnesses()
-        elif book == "guard":
-            newest = (guard / "guard.log").read_bytes()
-            (guard / "guard.log").write_bytes((tmp_path / "guard" / "guard.log").read_bytes())
-            assert "is damaged" in check(drill, "hospital-1", "guard")
-            (guard / "guard.log").write_bytes(newest)
-        else:
-            for each in guard.iterdir():
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
-            shutil.copytree(tmp_path / "guard", guard, dirs_exist_ok=True)
-        assert drill.whole_run().last.participants == HOSPITALS
-        most += of_a_run
-        assert drill.lost() == 0 and drill.steps("hospital-1") == most
-    tells(f"both books hold {most} steps")
 
 
 def test_tampered_row(drill, tells, tmp_path):

@@ -8,7 +8,6 @@ import time
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
@@ -37,8 +36,6 @@ def fires(alert, samples, label, later=0.0):
 def server(tmp_path, monkeypatch):
     """The server's host, of which no process runs."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    (tmp_path / "records").mkdir()
-    np.save(tmp_path / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
     return deployment(tmp_path, sys.prefix, clients=["hospital-1"]) / "server"
 
 

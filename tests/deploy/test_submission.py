@@ -50,7 +50,7 @@ def test_a_run_gets_a_folder_of_its_own_beside_its_settings(app, tmp_path):
     ("settings", "words"),
     [
         ({"epsilon": -1.0}, "epsilon is -1"),
-        ({"epsilon": float("nan")}, "epsilon is nan; give a number"),
+        ({"epsilon": float("inf"), "noise-multiplier": 1.0}, "in a deployment give a finite one"),
         ({"client-terms": UNLIMITED, "noise-multiplier": 2.0}, "client-terms gives a epsilon inf; in a deployment"),
         ({"task": "sides_app.nothing:Sides"}, "cannot be imported"),
         ({"out": "taken"}, "already holds a run"),
