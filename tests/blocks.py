@@ -5,14 +5,11 @@ import importlib
 import inspect
 import re
 import shlex
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 
 import click
 
-from tests.house import ROOT, tree
+from tests.house import ROOT
 from tests.terminal import built
 
 PAGES = sorted(
@@ -27,9 +24,6 @@ SHELL = ("sh", "bash")
 
 LOOKED_INTO = {"fedprivacy", "benchmarks", "flwr", "torch", "numpy"}
 """Packages whose names in Python blocks must be there."""
-
-OURS = {"fedprivacy", "benchmarks"}
-"""Packages whose objects are followed: what a call returns, what that has."""
 
 
 def place_of(page):
@@ -51,219 +45,71 @@ def blocks(page, *kinds):
 # --- Python ---
 
 
-@dataclass(frozen=True)
-class Instance:
-    """An object of a class, of which no more is known."""
+class Python:
+    """The names that a page's Python blocks import, and what is wrong with their use.
 
-    kind: type
+    Followed are modules, and functions and classes in them; what a call returns is seen when a block runs.
+    """
 
+    def __init__(self, codes):
+        tree = ast.parse("\n".join(codes))
+        self._known, self.imported, self.problems = {}, set(), []
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._import(alias.name, alias.asname)
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self._import(node.module, alias.asname or alias.name, alias.name)
+        for node in ast.walk(tree):  # a name that is bound otherwise may be anything
+            bound = node.arg if isinstance(node, ast.arg) else getattr(node, "id", None)
+            if isinstance(node, ast.arg) or isinstance(getattr(node, "ctx", None), ast.Store):
+                self._known.pop(bound, None)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                self._member(self._meant(node.value), node.attr)
+            elif isinstance(node, ast.Call):
+                self._call(self._meant(node.func), node)
 
-@dataclass(frozen=True)
-class Method:
-    """A function whose first parameter is bound."""
-
-    function: object
-
-
-@dataclass(frozen=True)
-class Keys:
-    """A dictionary, of which the keys are known."""
-
-    names: frozenset
-
-
-class Python(ast.NodeVisitor):
-    """Follows the names of a page's Python blocks; each visit returns the object that an expression is, or None."""
-
-    def __init__(self):
-        self.known, self.imported, self.problems = {}, set(), []
-
-    def read(self, code):
-        self.visit(ast.parse(code))
-
-    # names
-
-    def visit_Import(self, node):
-        for alias in node.names:
-            module = self._module(alias.name)
-            root = module and importlib.import_module(alias.name.partition(".")[0])
-            self._bind(alias.asname or alias.name.partition(".")[0], module if alias.asname else root)
-
-    def visit_ImportFrom(self, node):
-        module = self._module(node.module)
-        for alias in node.names:
-            self._bind(alias.asname or alias.name, self._member(module, alias.name) if module else None)
-            if module and module.__name__.partition(".")[0] in OURS:
-                self.imported.add(f"{node.module}.{alias.name}")
-
-    def _module(self, name):
-        if name.partition(".")[0] not in LOOKED_INTO:
-            return None
+    def _import(self, module, known_as, member=None):
+        first = module.partition(".")[0]
+        if first not in LOOKED_INTO:
+            return
         try:
-            return importlib.import_module(name)
+            found = importlib.import_module(module)
         except ImportError:
-            self.problems.append(f"there is no module {name}")
-            return None
+            self.problems.append(f"there is no module {module}")
+            return
+        if member:
+            found = self._member(found, member)
+            self.imported.add(f"{module}.{member}")
+        self._known[known_as or first] = found if known_as else importlib.import_module(first)
 
-    def _bind(self, name, value):
-        self.known.pop(name, None)
-        if value is not None:
-            self.known[name] = value
+    def _meant(self, node):
+        """The module, function or class that an expression is; None: something else."""
+        if isinstance(node, ast.Name):
+            return self._known.get(node.id)
+        owner = self._meant(node.value) if isinstance(node, ast.Attribute) else None
+        return None if owner is None else getattr(owner, node.attr, None)
 
-    def visit_Name(self, node):
-        if isinstance(node.ctx, ast.Load):
-            return self.known.get(node.id)
-        return self._bind(node.id, None)
+    def _member(self, owner, name):
+        if owner is not None and not hasattr(owner, name):
+            self.problems.append(f"{getattr(owner, '__name__', owner)} has no {name}")
+        return getattr(owner, name, None)
 
-    def visit_Assign(self, node):
-        value = self.visit(node.value)
-        for target in node.targets:
-            self.visit(target)
-            if isinstance(target, ast.Name):
-                self._bind(target.id, value)
-
-    def _in_a_scope(self, parameters, *nodes):
-        outer = self.known
-        self.known = {name: value for name, value in outer.items() if name not in parameters}
-        for node in nodes:
-            self.visit(node)
-        self.known = outer
-
-    def _function(self, node, *body):
-        every = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
-        self.visit(node.args)
-        self._in_a_scope({each.arg for each in every if each}, *body)
-
-    def visit_FunctionDef(self, node):
-        for decorator in node.decorator_list:
-            self.visit(decorator)
-        self._bind(node.name, None)
-        self._function(node, *node.body)
-
-    def visit_Lambda(self, node):
-        self._function(node, node.body)
-
-    def visit_ClassDef(self, node):
-        for part in (*node.bases, *node.keywords, *node.decorator_list):
-            self.visit(part)
-        self._bind(node.name, None)
-        self._in_a_scope((), *node.body)
-
-    def _comprehension(self, node):
-        parts = (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,)
-        self._in_a_scope((), *node.generators, *parts)
-
-    visit_ListComp = visit_SetComp = visit_GeneratorExp = visit_DictComp = _comprehension  # noqa: N815 - as ast names them
-
-    # expressions
-
-    def visit_Expr(self, node):
-        return self.visit(node.value)
-
-    def visit_Dict(self, node):
-        self.generic_visit(node)
-        whole = all(isinstance(key, ast.Constant) and isinstance(key.value, str) for key in node.keys)
-        return Keys(frozenset(key.value for key in node.keys)) if whole else None
-
-    def visit_Attribute(self, node):
-        base = self.visit(node.value)
-        return None if base is None or isinstance(base, Keys | Method) else self._member(base, node.attr)
-
-    def visit_Call(self, node):
-        called = self.visit(node.func)
-        partly = any(isinstance(each, ast.Starred) or _is_ellipsis(each) for each in node.args)
-        for argument in node.args:
-            self.visit(argument)
-        words = {}
-        for word in node.keywords:
-            value = self.visit(word.value)
-            if word.arg or isinstance(value, Keys):
-                words |= dict.fromkeys([word.arg] if word.arg else value.names)
-            else:
-                partly = True
-        if called is None or isinstance(called, Instance | Keys):
-            return None
-        return self._called(called, ast.unparse(node.func), len(node.args), words, partly=partly)
-
-    def _called(self, called, name, positions, words, *, partly):
-        function = called.function if isinstance(called, Method) else called
+    def _call(self, function, node):
+        words = {word.arg for word in node.keywords}
         try:
             signature = inspect.signature(function)
-        except (TypeError, ValueError):  # of a function in C, nobody knows
-            return None
-        bind = signature.bind_partial if partly else signature.bind
+        except (TypeError, ValueError):  # nothing is known of it, or it is a function in C
+            return
+        if any(isinstance(each, ast.Starred) or ast.unparse(each) == "..." for each in node.args):
+            words.add(None)
+        bind = signature.bind_partial if None in words else signature.bind
         try:
-            bind(*[None] * ((0 if partly else positions) + isinstance(called, Method)), **words)
+            bind(*(node.args if None not in words else ()), **dict.fromkeys(words - {None}))
         except TypeError as error:
-            self.problems.append(f"{name}: {error}")
-        return _instance(called if inspect.isclass(called) else _stated(function, signature.return_annotation))
-
-    def _member(self, base, name):
-        if not isinstance(base, Instance):
-            if not hasattr(base, name):
-                self.problems.append(f"{_called_by(base)} has no {name}")
-                return None
-            return getattr(base, name)
-        member = inspect.getattr_static(base.kind, name, None)
-        if isinstance(member, property):
-            return _instance(_stated(member.fget, inspect.signature(member.fget).return_annotation))
-        if hasattr(member, "func"):  # a property that is computed once
-            return _instance(_stated(member.func, inspect.signature(member.func).return_annotation))
-        if inspect.isfunction(member):
-            return Method(member)
-        if member is None and not _has_in_objects(base.kind, name):
-            self.problems.append(f"{_called_by(base.kind)} has no {name}")
-        return None
-
-
-def _is_ellipsis(node):
-    return isinstance(node, ast.Constant) and node.value is ...
-
-
-def _called_by(value):
-    return value.__name__ if isinstance(value, ModuleType | type) else type(value).__name__
-
-
-def _stated(function, annotation):
-    """The class that an annotation means; None: it is of another kind."""
-    if not isinstance(annotation, str):
-        return annotation
-    module = function.__module__
-    for names in (vars(importlib.import_module(module)), _for_type_checkers(module)):
-        if inspect.isclass(found := names.get(annotation)):
-            return found
-    return None
-
-
-@cache
-def _for_type_checkers(module):
-    """Names that a module imports for type checkers alone."""
-    source = Path(importlib.import_module(module).__file__)
-    found = [node for node in ast.walk(tree(source)) if isinstance(node, ast.ImportFrom) and node.level == 0]
-    return {
-        alias.asname or alias.name: getattr(importlib.import_module(node.module), alias.name, None)
-        for node in found
-        if node.module.partition(".")[0] in OURS
-        for alias in node.names
-    }
-
-
-def _instance(kind):
-    ours = inspect.isclass(kind) and kind.__module__.partition(".")[0] in OURS
-    return Instance(kind) if ours and kind is not inspect.Signature.empty else None
-
-
-def _has_in_objects(kind, name):
-    """Tell whether objects of a class have what the class itself has not: a field, or what a method sets."""
-    if hasattr(kind, "__getattr__"):
-        return True
-    parts = [each for each in kind.__mro__ if each.__module__.partition(".")[0] in OURS]
-    return any(name in vars(each).get("__annotations__", ()) or f"self.{name}" in _source(each) for each in parts)
-
-
-@cache
-def _source(kind):
-    return inspect.getsource(kind)
+            self.problems.append(f"{ast.unparse(node.func)}: {error}")
 
 
 # --- commands ---

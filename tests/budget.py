@@ -124,10 +124,11 @@ def lower():
     """Bring each ceiling down to what there is, and leave alone what is above its ceiling."""
     now, old = rooms(), budget()
     total = sum(now.values(), Weight(0, 0, 0, 0))
-    lines = [_HEAD, "[total]", *_lowered(total._asdict(), old["total"]), "", "[counters]"]
-    lines += _lowered(counters(), old["counters"])
+    lines = [_HEAD, "[total]", *_lowered(total._asdict(), old["total"]), ""]
+    lines += ["[counters]", *_lowered(counters(), old["counters"]), "", "[rooms]"]
     for room, weight in now.items():
-        lines += ["", f"[rooms.{room}]", *_lowered(weight._asdict(), old["rooms"].get(room, {}))]
+        ceilings = ", ".join(_lowered(weight._asdict(), old["rooms"].get(room, {})))
+        lines.append(f"{room} = {{ {ceilings} }}")
     FILE.write_text("\n".join(lines) + "\n")
 
 

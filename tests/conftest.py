@@ -18,7 +18,6 @@ GROUPS = dict.fromkeys(
     (
         "tests/deploy/test_containers.py",
         "tests/deploy/test_deploy_demo.py",
-        "tests/deploy/test_rehearsed.py",
         "tests/deploy/test_sandbox.py",
         "tests/deploy/test_wheel.py",
         "tests/deploy/test_flwr_run.py",
@@ -31,7 +30,7 @@ GROUPS = dict.fromkeys(
 LONGEST = (
     PROCESSES,
     "tests/deploy/test_incidents.py",
-    "tests/deploy/test_offline.py",
+    "tests/deploy/test_lock.py",
     "tests/test_site.py",
     "tests/test_notebooks.py",
     "tests/privacy/test_gates_quiet.py",

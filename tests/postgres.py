@@ -103,12 +103,6 @@ class PostgresCluster:
         self._execute(f"CREATE DATABASE {name} TEMPLATE {template} ENCODING '{encoding}'")
         return f"postgresql+psycopg://postgres@{HOST}:{self.port}/{name}"
 
-    def require_password(self, role: str) -> None:
-        """Let a role in with its password alone; all others as before, without one."""
-        rules = self._data / "pg_hba.conf"
-        rules.write_text(f"host all {role} {HOST}/32 scram-sha-256\n{rules.read_text()}")
-        self._execute("SELECT pg_reload_conf()")
-
     def drop_database(self, url: str) -> None:
         """Drop a database of `new_database`, and end whatever connections a test left open to it."""
         self._execute(f"DROP DATABASE {url.rpartition('/')[2]} WITH (FORCE)")

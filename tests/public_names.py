@@ -14,27 +14,23 @@ from fedprivacy.runs.settings.configuration import FIELDS
 
 
 def public_names():
-    """Every public name, a line each, sorted."""
-    return sorted(
-        {*_python(), *(f"setting {key}" for key in FIELDS), *_commands("fedprivacy", typer.main.get_command(app))}
-    )
+    """A line for each public name, sorted: `name: (parameter) .member`, `command: --option`, and all settings."""
+    names = dict([*_python(), ("settings", FIELDS), *_commands("fedprivacy", typer.main.get_command(app))])
+    return [" ".join([f"{name}:", *sorted({*parts})]) for name, parts in sorted(names.items())]
 
 
 def _python():
     for name in fp.__all__:
-        yield f"fp.{name}"
-        value = getattr(fp, name)
+        value, parts = getattr(fp, name), []
         if callable(value) and not (inspect.isclass(value) and issubclass(value, Exception | Enum)):
-            yield from (f"fp.{name}({parameter})" for parameter in inspect.signature(value).parameters)
+            parts += [f"({parameter})" for parameter in inspect.signature(value).parameters]
         if inspect.isclass(value):
-            members = (member for member in vars(value) if not member.startswith("_"))
-            yield from (f"fp.{name}.{member}" for member in members)
+            parts += [f".{member}" for member in vars(value) if not member.startswith("_")]
+        yield f"fp.{name}", parts
 
 
 def _commands(name, command):
-    yield name
-    for parameter in command.params:
-        yield from (f"{name} {option}" for option in parameter.opts if option.startswith("--"))
+    yield name, [option for each in command.params for option in each.opts if option.startswith("--")]
     for own, each in getattr(command, "commands", {}).items():
         yield from _commands(f"{name} {own}", each)
 

@@ -1,4 +1,4 @@
-"""The house stands as designed: imports point one way, and one module is the only door out of a client."""
+"""The house stands as designed: imports point one way, one module is the only door out of a client, words are plain."""
 
 import ast
 import graphlib
@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 
 import pytest
 
@@ -152,3 +153,55 @@ def test_one_module_knows_what_flower_does_not_publish():
 def test_flower_s_run_config_has_exactly_the_settings_of_a_run():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert set(project["tool"]["flwr"]["app"]["config"]) == set(FIELDS)
+
+
+# --- words ---
+
+NO_BEGINNINGS = re.compile(
+    r"what|whether|how|who|whom|whose|whoever|whatever|whichever|whenever|wherever|that|which|where|when|of|in|to|with|"
+    r"by|as|if|from|for|because|out|than|under|over|at|on|into|between|among|against|without|within|through|beyond|"
+    r"before|after|since|until|while|though|although|unless|up|about|upon|beside|besides|instead|not",
+    re.IGNORECASE,
+)
+NO_PARAMETERS = re.compile(  # `where`, `by` and `at` are words of the questions that users type
+    r"of|ones|others|are|is|what|who|whose|which|how|why|within|without|between|under|into|said|told|made|meant"
+)
+
+FILES = [*HOUSE, *modules("server"), *modules("clients")]
+
+
+def _texts(path):
+    """Docstrings, and strings that stand right after an assignment and describe it."""
+    for node in ast.walk(tree(path)):
+        body = node.body if isinstance(getattr(node, "body", None), list) else []
+        for before, child in zip([None, *body], body, strict=False):
+            documents = before is None or isinstance(before, ast.Assign | ast.AnnAssign)
+            if documents and isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
+                yield child.lineno, str(child.value.value)
+
+
+def _violations(path):
+    for line, text in _texts(path):
+        first = re.match(r"\W*([\w']*)", text)[1]
+        if NO_BEGINNINGS.fullmatch(first):
+            yield f"{path}:{line}: begins with '{first}'"
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.arg) and NO_PARAMETERS.fullmatch(node.arg):
+            yield f"{path}:{node.lineno}: parameter '{node.arg}'"
+
+
+@pytest.mark.exhaustive
+def test_docstrings_begin_with_a_subject_and_parameters_are_no_riddles():
+    assert [violation for path in FILES for violation in _violations(path)] == []
+
+
+def test_no_module_s_name_stands_in_three_rooms_and_no_public_class_s_name_twice():
+    stems = Counter(path.stem for path in HOUSE if not path.stem.startswith("__"))
+    assert {stem for stem, times in stems.items() if times > 2} == set()
+    names = Counter(
+        node.name
+        for path in FILES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, times in names.items() if times > 1} == set()

@@ -71,8 +71,18 @@ def test_an_optimiser(monkeypatch, tmp_path):
     assert torch.equal(moved.abs(), torch.full((6,), 0.25))
 
 
-def test_a_clipping(monkeypatch, tmp_path):
-    used = []
+@dataclass(frozen=True, slots=True)
+class FirstOnes:
+    """The same clients in every round."""
+
+    size: int
+
+    def choose(self, client_ids, drawn):
+        return set(sorted(client_ids)[: self.size])
+
+
+def test_a_clipping_a_filter_and_a_way_to_draw_a_cohort(monkeypatch, tmp_path):
+    used, asked = [], []
 
     class Noted(FlatClipping):
         def scales(self, squared_norms, clipping_norm):
@@ -80,20 +90,14 @@ def test_a_clipping(monkeypatch, tmp_path):
             return super().scales(squared_norms, clipping_norm)
 
     monkeypatch.setitem(CLIPPINGS, "noted", Noted)  # which were read from `gradients.clipping`, where an entry belongs
-    assert run(tmp_path, clipping="noted", clipping_norm=0.25).settings["clipping"] == "noted"
-    assert 0.25 in used  # and whatever the engine tries on made-up records
-
-
-def test_a_filter(monkeypatch, tmp_path):
-    asked = []
-
-    def noted(budget):
-        asked.append(budget.epsilon)
-        return FixedMechanismFilter(budget)
-
-    monkeypatch.setitem(FILTERS, "noted", noted)
-    run(tmp_path, filter="noted")
-    assert set(asked) == {9.0}
+    monkeypatch.setitem(FILTERS, "noted", lambda budget: asked.append(budget) or FixedMechanismFilter(budget))
+    monkeypatch.setitem(COHORTS, "first", lambda size, clients: FirstOnes(size))
+    cohort = {"clients": 3, "rounds": 2, "cohort_size": 1, "cohort_sampling": "first"}
+    history = run(tmp_path, clipping="noted", clipping_norm=0.25, filter="noted", **cohort)
+    assert [result.participants for result in history.rounds] == [("client-0",)] * 2
+    assert 0.25 in used and {budget.epsilon for budget in asked} == {9.0}
+    with pytest.raises(ConfigError, match="choose one of fixed, poisson, first"):
+        resolve({"cohort-size": 1, "cohort-sampling": "last"})
 
 
 ENTRIES = """
@@ -131,24 +135,6 @@ def test_the_help_lists_whatever_there_is_and_needs_neither_torch_nor_flower_nor
     ):
         assert words in printed
     assert printed.splitlines()[-1] == "[]"
-
-
-@dataclass(frozen=True, slots=True)
-class FirstOnes:
-    """The same clients in every round."""
-
-    size: int
-
-    def choose(self, client_ids, drawn):
-        return set(sorted(client_ids)[: self.size])
-
-
-def test_a_way_to_draw_a_cohort(tmp_path, monkeypatch):
-    monkeypatch.setitem(COHORTS, "first", lambda size, clients: FirstOnes(size))
-    history = run(tmp_path, clients=3, rounds=2, cohort_size=1, cohort_sampling="first")
-    assert [result.participants for result in history.rounds] == [("client-0",)] * 2
-    with pytest.raises(ConfigError, match="choose one of fixed, poisson, first"):
-        resolve({"cohort-size": 1, "cohort-sampling": "last"})
 
 
 def test_an_algorithm_in_the_file_of_a_task(monkeypatch, tmp_path):

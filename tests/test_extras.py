@@ -163,16 +163,6 @@ def test_an_environment_of_pipx_or_uv_is_told_the_command_of_that_tool_with_the_
     assert f"{called.format(','.join(there))} " in printed
 
 
-@pytest.mark.exhaustive
-def test_the_doctor_looks_for_extras_without_importing_them(tmp_path):
-    program = "import atexit, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr))\n" + COMMAND
-    typed = [sys.executable, "-c", program, "doctor", "--json"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(typed, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["extras"] == dict.fromkeys(OFFERED, True)
-    assert set(EXTRAS) & set(done.stderr.split()) == set()
-
-
 NEEDING = {
     "simulate --clients 100 --workers 2": "workers is 2, and ray is not installed; pip install "
     "'fedprivacy[simulation]'.",
@@ -190,13 +180,6 @@ def test_a_command_that_needs_an_extra_names_it_and_runs_nothing(tmp_path):
     for (code, _, error), needed in zip(json.loads(printed), NEEDING.values(), strict=True):
         assert code == 2 and error.startswith("error: ") and needed in error
     assert not any(tmp_path.iterdir())
-
-
-@pytest.mark.exhaustive
-def test_a_function_that_needs_an_extra_names_it(tmp_path):
-    asked = "import fedprivacy as fp\ntry: fp.compare\nexcept ImportError as error: print(error)"
-    printed, _ = without_extras(asked, cwd=tmp_path)
-    assert printed == "altair is not installed; pip install 'fedprivacy[figures]'.\n"
 
 
 def test_every_import_is_of_the_base_or_of_an_extra():

@@ -1,14 +1,11 @@
 """`import fedprivacy as fp` is all that a script, a notebook or a Flower app needs."""
 
 import inspect
-import math
 import re
 import subprocess
 import sys
-import tomllib
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
@@ -16,15 +13,12 @@ from flwr.serverapp.strategy import FedAvg
 import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.risk import Risk
-from fedprivacy.flower import InProcessGrid, private_client
+from fedprivacy.flower import InProcessGrid
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
-from fedprivacy.runs.records.folder import RunFolderError, read_history
-from fedprivacy.runs.records.report import draw
+from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.runs.settings.configuration import FIELDS, TRAINING_KEYS, resolve
-from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
-from fedprivacy.training.adaptive import CLIPPINGS
 from tests.flower.blobs import Blobs
 from tests.house import ROOT, imports, modules
 
@@ -58,7 +52,7 @@ def simulate(task, **settings):
 
 @pytest.fixture(scope="module")
 def blobs(tmp_path_factory):
-    return simulate(Blobs(), seed=1, out=tmp_path_factory.mktemp("runs") / "blobs-1")
+    return simulate(Blobs(), seed=1, out=tmp_path_factory.mktemp("runs") / "<i>blobs-1")
 
 
 # --- the door itself ---
@@ -76,24 +70,10 @@ def test_names_are_completed_before_they_are_loaded(package):
     assert subprocess.check_output([sys.executable, "-c", code], text=True).split() == sorted(package.__all__)
 
 
-def test_every_name_is_there_and_explained():
-    words = {name: getattr(fp, name).__doc__ or "" for name in fp.__all__}
-    unexplained = {"__version__", "tasks", "ConfigError", "BudgetExhaustedError"}
-    assert [name for name in words if name not in unexplained and len(words[name]) <= 40] == []
-
-
-def test_the_version_is_the_project_s():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert fp.__version__ == project["version"]
-
-
-def test_the_scripts_use_the_door_alone():
+def test_the_scripts_use_the_door_alone_and_the_reproductions_rooms_that_pages_explain():
     for script in (ROOT / "simulations").glob("*.py"):
         imported = re.findall(r"^.*\bfedprivacy\b.*import.*|^import fedprivacy.*", script.read_text(), re.MULTILINE)
         assert imported == ["import fedprivacy as fp"], script.name
-
-
-def test_the_reproductions_use_the_door_and_rooms_that_pages_explain():
     documented = ("fedprivacy.figures.", "fedprivacy.gradients", "fedprivacy.tasks.scattering")
     for path in modules("simulations/reproduce"):
         entered = {name for name in imports(path) if name.startswith("fedprivacy.")}
@@ -129,11 +109,6 @@ def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anythin
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numbers_of_numpy_and_paths_are_settings(tmp_path):
-    run = simulate(Coins, clients=np.int64(2), epsilon=torch.tensor(2.0), rounds=np.array(1), out=tmp_path / "here")
-    assert (len(run.clients), run.settings["epsilon"], run.folder) == (2, 2.0, tmp_path / "here")
-
-
 def test_a_bar_shows_the_rounds_unless_it_is_not_wanted_and_as_text_where_there_are_no_widgets(capsys, monkeypatch):
     simulate(Blobs())
     assert capsys.readouterr() == ("", "")
@@ -166,6 +141,10 @@ def test_built_in_tasks_are_seeded_and_one_s_own_are_not(tmp_path):
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["cancer-1", "cancer-2", "coins-1"]
 
 
+class Unhashable(Coins):
+    __hash__ = None
+
+
 def test_a_task_is_an_object_a_class_or_a_name(tmp_path):
     (tmp_path / "own.py").write_text(
         "import fedprivacy as fp, torch\n\nclass Own(fp.Task):\n    recipe = fp.Recipe(rounds=1, delta=1e-3)\n"
@@ -181,8 +160,9 @@ def test_a_task_is_an_object_a_class_or_a_name(tmp_path):
     for takes_an_object in (lambda: fp.private_client(Coins), lambda: fp.PrivateStrategy(FedAvg(), Coins, {})):
         with pytest.raises(ValueError, match=r"the class Coins and no object of it; write Coins\(\)"):
             takes_an_object()
-    with pytest.raises(fp.ConfigError, match=r"object of class int, which lacks .*model"):
-        simulate(7)
+    for task, words in ((7, "object of class int, which lacks .*model"), (Unhashable(), "which lacks __hash__")):
+        with pytest.raises(fp.ConfigError, match=words):
+            simulate(task)
 
 
 # --- a task object and a configured task are one ---
@@ -199,38 +179,9 @@ def test_an_object_and_a_configuration_that_names_another_task_are_refused():
     ):
         with pytest.raises(ValueError, match=both):
             refused()
-
-
-def test_the_object_s_own_name_and_the_name_that_it_was_loaded_by_agree():
-    coins, digits = Coins(), load_task("digits")
-    assert resolve({"delta": 1e-3}, coins).task == "object:Coins" == resolve({"task": "object:Coins"}, coins).task
-    assert resolve({}, digits).task == "digits" == resolve({"task": "digits"}, digits).task
-    assert resolve({}, fp.tasks.Digits()).task == "object:Digits"
-
-
-@pytest.mark.exhaustive
-def test_a_server_with_the_configuration_alone_does_not_train_another_task_in_silence(tmp_path):
-    from fedprivacy.flower.simulated.engine import drive
-
     coins = Coins()
-    config = resolve({"clients": 2, "out": str(tmp_path / "run")}, coins)
-    with pytest.raises(TaskError, match=r"task is 'object:Coins', .* give the object again, Coins\(\)"):
-        drive(server_app(config=config), private_client(coins, config), config)
-    drive(server_app(config=config, task=coins), private_client(coins, config), config)
-    last = fp.open_run(tmp_path / "run").history.last
-    assert [client.steps for client in last.spent.values()] == [2, 2]
-
-
-def test_a_server_app_takes_a_task_and_flower_s_run_config(tmp_path):
-    from flwr.app import Context, RecordDict
-
-    coins, run_config = Coins(), {"clients": 2, "out": str(tmp_path / "run")}
-    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config)
-    server_app(task=coins)(InProcessGrid(fp.private_client(coins), 2, run_config), context)
-    assert len(fp.open_run(tmp_path / "run").rounds) == 2
-    context.run_config["task"] = "digits"
-    with pytest.raises(fp.ConfigError, match="object:Coins was given beside it"):
-        server_app(task=coins)(InProcessGrid(fp.private_client(coins), 2, run_config), context)
+    assert resolve({"delta": 1e-3}, coins).task == "object:Coins" == resolve({"task": "object:Coins"}, coins).task
+    assert resolve({}, load_task("digits")).task == "digits"
 
 
 class Interrupted(Coins):
@@ -275,36 +226,6 @@ def test_a_task_says_its_model_and_its_records_and_has_a_default_for_the_rest():
             type("Half", (Coins,), {lacking: getattr(fp.Task, lacking)})()
 
 
-def test_a_task_that_nothing_can_be_kept_under_is_refused():
-    class Unhashable(Coins):
-        __hash__ = None
-
-    with pytest.raises(fp.ConfigError, match="which lacks __hash__"):
-        simulate(Unhashable())
-
-
-def test_a_metric_may_be_any_number_one_without_a_dimension_too():
-    class Measured(Coins):
-        def evaluate(self, model):
-            return {"accuracy": torch.tensor(0.5), "loss": np.array(0.25), "mae": np.float32(0.125), "count": 3}
-
-    class Beside(fp.Callback):
-        def measure(self, round, model):
-            return {"norm": torch.tensor(1.5, requires_grad=True)}
-
-    run = simulate(Measured(), callbacks=[Beside()])
-    assert run.metrics == {"accuracy": 0.5, "loss": 0.25, "mae": 0.125, "count": 3.0, "norm": 1.5}
-
-
-@pytest.mark.exhaustive
-def test_a_task_that_measures_nothing_is_trained_all_the_same(capsys):
-    run = simulate(Coins(), progress=True)
-    assert run.metrics == {} and "nan" not in capsys.readouterr().err
-    draw(read_history(run.folder), run.folder)
-    assert "not measured" in run.report.read_text() and "not measured" in repr(run)
-    assert '<svg style="max-width: 100%' in run._repr_html_()
-
-
 def test_runs_share_a_ledger_only_where_the_task_names_its_split():
     class Named(Coins):
         def partition(self, num_partitions):
@@ -331,7 +252,6 @@ def test_a_run_is_the_same_when_it_is_opened_again(blobs):
 
 def test_rows_are_what_the_rounds_and_the_ledger_say(blobs):
     first, *_, last = blobs.rounds
-    assert [row["round"] for row in blobs.rounds] == [1, 2, 3]
     assert last["accuracy"] == blobs.metrics["accuracy"] == Blobs().evaluate(blobs.model())["accuracy"]
     assert first["max_epsilon"] < last["max_epsilon"] == max(client["epsilon"] for client in blobs.clients)
     assert (last["participants"], last["failed"], last["exhausted"], last["unreconciled"]) == (3, 0, 3, 0)
@@ -340,13 +260,8 @@ def test_rows_are_what_the_rounds_and_the_ledger_say(blobs):
         client["sampling_rate"], client["noise_multiplier"], fp.NeighbouringRelation.ZERO_OUT
     )
     assert client["epsilon"] == pytest.approx(pld.epsilon({event: client["steps"]}, client["delta"]))
-    assert (client["client_id"], client["rounds"], client["budget_epsilon"]) == ("client-0", 3, 3.0)
-    assert (client["state"], client["exhausted_in"], client["averaged"], client["failed"]) == (
-        "spent as planned",
-        3,
-        3,
-        0,
-    )
+    told = {"client_id": "client-0", "rounds": 3, "budget_epsilon": 3.0, "state": "spent as planned"}
+    assert client.items() >= (told | {"exhausted_in": 3, "averaged": 3, "failed": 0}).items()
 
 
 def test_rows_become_a_data_frame_where_pandas_is(blobs, monkeypatch):
@@ -390,15 +305,6 @@ def test_what_is_not_written_yet_is_said_to_be_missing(blobs, tmp_path):
         run.model(Blobs())
 
 
-@pytest.mark.exhaustive
-def test_a_run_that_is_not_drawn_has_the_same_results(blobs, tmp_path):
-    run = simulate(Blobs(), seed=1, out=tmp_path / "run", drawn=False)
-    assert run.rounds == blobs.rounds and run.clients == blobs.clients
-    assert not {"report.html", "figure.png"} & {path.name for path in run.folder.iterdir()}
-    draw(run.history, run.folder)
-    assert run.report.read_text().startswith("<!")
-
-
 def loaded_from(page):
     """Whatever a page would ask a network for, or run. Names of XML are no addresses."""
     named = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
@@ -412,22 +318,9 @@ def test_a_run_and_its_figures_show_themselves_in_a_notebook_without_a_network(b
     pages = [draw()._repr_svg_() for draw in drawn]
     assert all(page.startswith("<svg") for page in pages)
     page = blobs._repr_html_()
-    assert "client-0" in page and "<svg" in page and "blobs-1" in page
+    assert "client-0" in page and "<svg" in page and "&lt;i&gt;blobs-1" in page and "<i>blobs-1" not in page
     assert [loaded_from(page) for page in [*pages, page]] == [[]] * 7
     assert not any(hasattr(figures.epsilon(), name) for name in ("_repr_mimebundle_", "_repr_html_"))
-
-
-@pytest.mark.exhaustive
-def test_a_figure_is_saved_as_its_name_says(blobs, tmp_path):
-    for name, begins in [("a.svg", b"<svg"), ("a.png", b"\x89PNG"), ("a.json", b"{")]:
-        blobs.figures.epsilon("client-1").save(tmp_path / name)
-        assert (tmp_path / name).read_bytes().startswith(begins)
-
-
-@pytest.mark.exhaustive
-def test_names_in_a_notebook_s_page_are_escaped(tmp_path):
-    run = simulate(Coins(), out=tmp_path / "<b>run")
-    assert "<b>run" not in run._repr_html_().replace("<b>&lt;b&gt;run", "")
 
 
 # --- plan and calculator ---
@@ -470,177 +363,6 @@ def test_a_question_out_of_range_is_refused(changed, words):
         fp.epsilon(noise_multiplier=1.0, **asked)
     with pytest.raises(ValueError, match=words):
         fp.noise_multiplier(epsilon=1.0, **asked)
-
-
-# --- train ---
-
-
-def heads_and_tails(records=400):
-    generator = torch.Generator().manual_seed(0)
-    sides = torch.randint(2, (records,), generator=generator)
-    return torch.randn(records, 2, generator=generator) + 4.0 * sides[:, None], sides
-
-
-BUDGET = {"epsilon": 2.0, "delta": 1e-4, "steps": 60, "sampling_rate": 0.25}
-
-
-def train(data=None, model=None, loss=LOSS, **changed):
-    torch.manual_seed(0)
-    given = BUDGET | {"batch_size": 100, "learning_rate": 0.5} | changed
-    return fp.train(model or torch.nn.Linear(2, 2), loss, heads_and_tails() if data is None else data, **given)
-
-
-def weights(trained):
-    return torch.nn.utils.parameters_to_vector(trained.model.parameters()).detach()
-
-
-@pytest.fixture(scope="module")
-def seeded():
-    """Parameters that a training with seed 1 reaches."""
-    return weights(train(seed=1))
-
-
-def test_a_model_is_trained_within_its_budget_and_learns():
-    model = torch.nn.Linear(2, 2)
-    before = torch.nn.utils.parameters_to_vector(model.parameters()).clone()
-    trained = train(model=model)
-    inputs, targets = heads_and_tails()
-    assert (trained.model(inputs).argmax(1) == targets).float().mean() > 0.9
-    assert torch.equal(torch.nn.utils.parameters_to_vector(model.parameters()), before)
-    assert 0.999 * 2.0 <= trained.epsilon <= 2.0
-    assert trained.epsilon == pld.epsilon({trained.event: trained.steps}, trained.delta)
-    assert (trained.event.sampling_rate, trained.steps, trained.delta) == (0.25, 60, 1e-4)
-    assert not trained.model.training
-
-
-def test_the_noise_is_secret_unless_it_is_seeded(seeded):
-    assert not torch.equal(weights(train()), weights(train()))
-    assert torch.equal(weights(train(seed=1)), seeded)
-    assert not torch.equal(weights(train(seed=2)), seeded)
-
-
-@pytest.mark.exhaustive
-def test_every_clipping_of_a_run_is_there_for_one_shard_at_the_same_cost():
-    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 2))  # layers differ in their gradients' norms
-    inputs, targets = heads_and_tails()
-    by_name = {clipping: train(model=model, seed=1, clipping=clipping) for clipping in CLIPPINGS}
-    flat = by_name["flat"]
-    for clipping, trained in by_name.items():
-        assert (trained.event, trained.steps, trained.epsilon) == (flat.event, flat.steps, flat.epsilon)
-        assert torch.equal(weights(trained), weights(flat)) == (clipping == "flat")
-        assert (trained.model(inputs).argmax(1) == targets).float().mean() > 0.9
-
-
-def test_how_many_records_there_are_is_private_unless_it_is_said_to_be_public():
-    inputs, targets = heads_and_tails()
-    one_more = torch.cat([inputs, torch.full((1, 2), torch.nan)]), torch.cat([targets, targets[:1]])
-    private, longer = train(seed=1), train(one_more, seed=1)  # what it adds is zero, so only a divisor could tell
-    assert private.event.relation is fp.NeighbouringRelation.ADD_OR_REMOVE_ONE
-    assert torch.allclose(weights(private), weights(longer), atol=1e-5)
-    with pytest.raises(ValueError, match="how many records there are is private; give sampling_rate times"):
-        train(batch_size=None)
-    public = train(batch_size=None, size_public=True, seed=1)
-    assert public.event.relation is fp.NeighbouringRelation.ZERO_OUT
-    assert torch.equal(weights(public), weights(private))  # 0.25 of 400 is the batch size that was guessed
-
-
-def test_a_data_set_is_trained_on_as_its_tensors_are(seeded):
-    inputs, targets = heads_and_tails()
-    assert torch.equal(weights(train(fp.Shard(inputs, targets), seed=1)), seeded)
-    data_set = torch.utils.data.TensorDataset(inputs, targets)
-    assert torch.equal(weights(train(data_set, seed=1, prototype=PROTOTYPE)), seeded)
-
-    class Stream(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return iter([])
-
-    with pytest.raises(ValueError, match="without a length"):
-        train(Stream(), prototype=PROTOTYPE)
-    with pytest.raises(ValueError, match=r"found out from all of them: give one .* prototype=\(torch"):
-        train(data_set)
-
-
-PROTOTYPE = torch.zeros(2), torch.tensor(0)
-
-
-class Strange(torch.Tensor):
-    """A tensor that would decide what is computed of all."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        raise RuntimeError("a record's own code was run")
-
-
-class WithOne(torch.utils.data.Dataset):
-    """Heads and tails as Python has them, with one more at a place."""
-
-    def __init__(self, pair, place=399):
-        inputs, targets = heads_and_tails(399)
-        self.pairs = list(zip(inputs.numpy(), targets.tolist(), strict=True))
-        self.pairs.insert(place, pair)
-
-    def __len__(self):
-        return len(self.pairs)
-
-    def __getitem__(self, place):
-        pair = self.pairs[place]
-        return pair() if callable(pair) else pair
-
-
-OTHER_KINDS = {
-    "half a label": (torch.zeros(2), 0.5),
-    "raises": lambda: 1 / 0,
-    "of another class": (torch.zeros(2).as_subclass(Strange), 1),
-    "longer": (torch.zeros(3), 1),
-    "complex": (torch.zeros(2, dtype=torch.complex64), 1),
-    "NaN": (torch.tensor([1.0, math.nan]), 1),
-    "text": (torch.zeros(2), "1"),
-    "too large": (torch.zeros(2), 2**70),
-    "no target": (torch.zeros(2),),
-    "nothing": None,
-    "sparse": (torch.zeros(2).to_sparse(), 1),
-    "three": (torch.zeros(2), 1, 1),
-}
-QUICK = 3  # of them
-
-
-@pytest.fixture(scope="module")
-def without_it():
-    return weights(train(heads_and_tails(399), seed=1, size_public=True, steps=12))
-
-
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=pytest.mark.exhaustive if i >= QUICK else ()) for i, k in enumerate(OTHER_KINDS)]
-)
-def test_a_record_of_a_data_set_that_is_not_of_the_prototype_s_kind_is_null(kind, without_it):
-    data = WithOne(OTHER_KINDS[kind])
-    trained = train(data, seed=1, prototype=PROTOTYPE, size_public=True, steps=12)
-    assert torch.equal(weights(trained), without_it)
-
-
-@pytest.mark.exhaustive
-def test_a_record_of_another_type_is_the_same_record():
-    usual = weights(train(WithOne((torch.ones(2), torch.tensor(1))), seed=1, prototype=PROTOTYPE))
-    followed = torch.ones(2, requires_grad=True)
-    for pair in ((torch.ones(2).double(), 1), ([1, 1], True), (np.ones(2, np.float16), np.int8(1)), (followed, 1)):
-        assert torch.equal(weights(train(WithOne(pair), seed=1, prototype=PROTOTYPE)), usual)
-    other = weights(train(WithOne((torch.ones(2), 0)), seed=1, prototype=PROTOTYPE))
-    assert not torch.equal(other, usual)
-
-
-def test_a_data_set_that_fills_one_buffer_again_and_again_is_read_record_by_record(seeded):
-    inputs, targets = heads_and_tails()
-
-    class Buffered(torch.utils.data.Dataset):
-        buffer = torch.zeros(2)
-
-        def __len__(self):
-            return 400
-
-        def __getitem__(self, place):
-            return self.buffer.copy_(inputs[place]), targets[place]
-
-    assert torch.equal(weights(train(Buffered(), seed=1, prototype=PROTOTYPE)), seeded)
 
 
 # --- a Flower app of one's own ---

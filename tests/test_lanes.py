@@ -91,28 +91,14 @@ def collected(folder, *options):
 
 
 @pytest.mark.exhaustive
-def test_each_lane_runs_what_it_says(tmp_path):
+def test_each_lane_runs_what_it_says_and_slices_are_a_partition(tmp_path):
     everything = {"test_quick", "test_seeds[1]", "test_seeds[2]", "test_exhaustive", "test_generated"}
     assert collected(tmp_path) == everything
     assert collected(tmp_path, "--lane=quick") == {"test_quick", "test_seeds[1]", "test_generated"}
     assert collected(tmp_path, "--lane=full") == everything - {"test_seeds[2]"}
     assert collected(tmp_path, "--lane=soak") == {"test_seeds[2]", "test_generated"}
-
-
-@pytest.mark.exhaustive
-def test_slices_are_a_partition(tmp_path):
     parts = [collected(tmp_path, f"--slice={part}/3") for part in (1, 2, 3)]
-    assert sum(map(len, parts)) == len(set().union(*parts)) == 5
-    assert max(map(len, parts)) < 5
-
-
-@pytest.mark.parametrize("wrong", ["4/3", "0/3", "3"])
-def test_a_slice_that_there_is_not_is_refused(wrong, tmp_path, capsys):
-    assert (
-        pytest.main(["--noconftest", "-p", "tests.lanes", f"--slice={wrong}", str(tmp_path)])
-        == pytest.ExitCode.USAGE_ERROR
-    )
-    assert f"--slice {wrong}: give it as K/N" in capsys.readouterr().err
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 5 > max(map(len, parts))
 
 
 EIGHT = (
@@ -128,7 +114,6 @@ def test_another_order_has_other_random_numbers(tmp_path, capsys):
         return [line.split("drawn ")[1].split() for line in capsys.readouterr().out.splitlines() if "drawn" in line]
 
     usual, other = drawn(), drawn("--order=7")
-    assert [n for n, _ in usual] == list("01234567")
-    assert other != sorted(other) and sorted(n for n, _ in other) == list("01234567")
+    assert [n for n, _ in usual] == sorted(n for n, _ in other) == list("01234567") != [n for n, _ in other]
     assert dict(usual).items().isdisjoint(dict(other).items())
     assert usual == drawn() and other == drawn("--order=7")

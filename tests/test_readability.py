@@ -46,11 +46,6 @@ def test_a_sentence_that_must_be_read_twice_is_found(readability, page, sentence
     assert rule in [fault.rule for fault in readability.faults("made.md", page.format(sentence))]
 
 
-def test_a_sentence_that_begins_with_a_block_of_code_is_found(readability):
-    (fault,) = readability.faults("made.md", "Then\n\n```bash\nfedprivacy runs\n```\n\nlists the runs.\n")
-    assert fault.rule == "continues a block of code"
-
-
 @pytest.mark.parametrize(
     "page",
     [
@@ -64,9 +59,3 @@ def test_a_sentence_that_begins_with_a_block_of_code_is_found(readability):
 )
 def test_questions_code_headings_and_numbers_are_left_alone(readability, page):
     assert readability.faults("made.md", page) == []
-
-
-def test_figures_are_those_of_the_prose(readability):
-    page = "# Title\n\nIt is written. We write four words.\n\n```\nno prose here\n```\n"
-    row = readability.figures({"made.md": page})[0]
-    assert (row.words, row.mean_length, row.ninth_decile, row.long, row.passive) == (7, 3.5, 3, 0, 0.5)

@@ -1,6 +1,6 @@
-"""The workflow that releases, and what it releases: on every Python that the project names, the same bytes again.
+"""The workflow that releases, what it releases, and which releases may be deployed.
 
-Beside it, the forms in which people report what is wrong.
+Beside them, the forms in which people report what is wrong.
 """
 
 import importlib.metadata
@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+import fedprivacy as fp
+from fedprivacy.deploy.description import SOUND_SINCE, flower_window, is_sound, works_with_flower
 from tests.conftest import lacking
 from tests.house import ROOT
 
@@ -93,3 +95,37 @@ def test_a_source_archive_makes_itself_and_the_same_wheel_again(tmp_path):
     subprocess.run([uv, "build", "--quiet", "--out-dir", again, source], check=True)
     assert (again / archive.name).read_bytes() == archive.read_bytes()
     assert (again / wheel.name).read_bytes() == wheel.read_bytes()
+
+
+def test_the_release_that_this_is_is_everywhere_the_same_and_the_versions_are_told_that_a_check_refuses():
+    version = PROJECT["version"]
+    assert is_sound(version) and fp.__version__ == version
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## .*?(\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest and version.startswith(newest[1])
+    rows = re.findall(r"^\| (\d+)\.(\d+)\b.*? \| (.*) \|$", (ROOT / "SECURITY.md").read_text(), re.MULTILINE)
+    states = {(int(major), int(minor)): state for major, minor, state in rows}
+    assert min(series for series, state in states.items() if "supported" in state) == SOUND_SINCE
+    assert {series: is_sound("{}.{}.7".format(*series)) for series in states} == {
+        series: "do not deploy it" not in state for series, state in states.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("judge", "good", "bad"),
+    [
+        (is_sound, ("0.2.0.dev0", "0.10.1", "1.0"), ("0.1.0", "0.1.99", "unknown")),
+        (works_with_flower, ("1.41.0", importlib.metadata.version("flwr"), "1.42.7"), ("1.40.9", "1.43.0", "")),
+    ],
+)
+def test_versions_are_ordered_by_their_numbers(judge, good, bad):
+    assert all(map(judge, good)) and not any(map(judge, bad))
+
+
+def test_the_tests_run_under_the_oldest_and_the_newest_flower_of_the_window():
+    oldest, newest = re.search(r"^FLOWERS \?= (\S+) (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE).groups()
+    major, minor, _ = map(int, newest.split("."))
+    assert flower_window() == f">={oldest.removesuffix('.0')},<{major}.{minor + 1}"
+    assert f"FLOWERS={oldest}" in (ROOT / ".ci" / "run").read_text()
+    named = re.findall(r"Flower (\d\.\d+)\b", (ROOT / "docs/reference/flower-versions.md").read_text().splitlines()[2])
+    assert named == [f"{major}.{each}" for each in range(int(oldest.split(".")[1]), minor + 1)]

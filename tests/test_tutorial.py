@@ -32,6 +32,15 @@ def test_a_page_prints_and_draws_what_it_says(picture, tmp_path, monkeypatch, un
     alike("\n".join(texts(kept)), "\n".join(texts(drawn)))
 
 
+@pytest.mark.exhaustive
+def test_each_example_of_the_sharp_edges_prints_what_stands_below_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = pages.Page.run(ROOT / "docs/explanation/sharp-edges.md")
+    alike("\n".join(page.said), "\n".join(page.printed))
+    assert len(page.printed) == 7 and all(page.printed)
+    assert unproved(page.text) == []
+
+
 @pytest.mark.parametrize("page", ALL)
 def test_a_page_s_numbers_are_those_of_its_code(page):
     assert unproved((TUTORIAL / page).read_text()) == []

@@ -4,30 +4,26 @@
 what was said. Every fault is followed by a run that must complete, and by a look into all three books.
 """
 
-import itertools
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
-import tarfile
 import time
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
-import numpy as np
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 
-from fedprivacy.deploy.backup import write_backup
 from fedprivacy.deploy.federation import program, write_toml
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
-from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.folder import read_history, read_lines
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
@@ -49,8 +45,6 @@ class Drill:
     program = sys.executable, "-m", "fedprivacy"
 
     def __init__(self, supervisor, folder, command=command_of):
-        (folder / "records").mkdir()
-        np.save(folder / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
         out = deployment(folder, sys.prefix, epsilon=BUDGET.epsilon, delta=BUDGET.delta)
         self._supervisor, self._runs = supervisor, 0
         self.server, self.ledger = out / "server", out / "server" / "ledger" / "ledger.db"
@@ -147,21 +141,6 @@ def tells(drill, request):
     assert lost == 0
 
 
-def test_killed_supernode(drill, tells):
-    out = drill.start_run(rounds=4)
-    drill.wait_for_round(out, 1)
-    for service in ("client", "client-superexec"):
-        drill.hosts.kill(drill.client("hospital-1"), service)
-    drill.wait_for_round(out, 2)
-    drill.completed()
-    history = read_history(out)
-    assert ("hospital-2",) in [record.participants for record in history.rounds]
-    tells(failure(history, "hospital-1"))
-    for service in ("client", "client-superexec"):
-        drill.hosts.start(drill.client("hospital-1"), service)
-    assert drill.whole_run().last.participants == HOSPITALS
-
-
 def test_killed_superlink(drill, tells):
     out = drill.start_run(rounds=4)
     drill.wait_for_round(out, 1)
@@ -171,19 +150,6 @@ def test_killed_superlink(drill, tells):
     drill.completed()
     assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
     tells("the run waited for it and went on")
-
-
-def test_killed_superexec(drill, tells):
-    drill.hosts.kill(drill.server, "superexec")
-    out = drill.start_run(rounds=2)
-    deadline = time.monotonic() + PATIENCE
-    while "still waits for the SuperExec" not in drill.run.output():
-        assert time.monotonic() < deadline, drill.run.tail()
-        time.sleep(0.5)
-    tells(drill.run.tail(1))
-    drill.hosts.start(drill.server, "superexec")
-    drill.completed()
-    assert read_history(out).last.participants == HOSPITALS
 
 
 def test_killed_proxy(drill, tells):
@@ -212,42 +178,6 @@ def test_wrong_certificate(drill, tells, wrong, tmp_path):
     assert drill.whole_run().last.participants == HOSPITALS  # a SuperNode that meets such a certificate ends
 
 
-def test_lost_server_restored_from_a_backup_of_its_run(drill, tells, tmp_path):
-    backup = tmp_path / "backup.tar"
-    out = drill.start_run(rounds=4)
-    drill.wait_for_round(out, 2)
-    write_backup(drill.server, backup)
-    drill.wait_for_round(out, 3)
-    for service in ("proxy", "superexec", "superlink"):
-        drill.hosts.kill(drill.server, service)
-    drill.ended()
-    shutil.rmtree(drill.server)
-    drill.server.mkdir(mode=0o700)
-    with tarfile.open(backup) as archive:
-        archive.extractall(drill.server, filter="tar")
-    witness = read_witness(out / WITNESS)
-    verify_ledger(Ledger(f"sqlite:///{drill.ledger}"), witnesses=[witness])
-    drill.hosts.start_server()
-    drill.start_run(rounds=4, resume=out)
-    drill.completed()
-    assert [record.round for record in read_history(out).rounds] == [1, 2, 3, 4]
-    tells(f"verified up to entry {witness.number}, resumed")
-
-
-def test_older_guard_put_back(drill, tells):
-    guard = drill.client("hospital-1") / "guard" / "guard.log"
-    old = guard.read_bytes()
-    drill.whole_run()
-    new = guard.read_bytes()
-    guard.write_bytes(old)
-    out = drill.start_run(rounds=2, clients=1)
-    drill.ended()
-    guard.write_bytes(new)
-    assert all("hospital-1" not in record.participants for record in read_history(out).rounds)
-    tells(next(line for line in drill.run.output().splitlines() if "hospital-1 is not enrolled" in line))
-    assert drill.whole_run().last.participants == HOSPITALS
-
-
 def test_older_ledger_put_back(drill, tells, tmp_path):
     """No run starts on it beside what was signed since; where the newer one is lost, the page's way goes on."""
     copy(drill.ledger, tmp_path / "old.db")
@@ -261,38 +191,6 @@ def test_older_ledger_put_back(drill, tells, tmp_path):
     drill.forget_witnesses()
     assert drill.whole_run().last.participants == HOSPITALS
     tells("The hospitals' guards raised it.")
-
-
-RESTORED = "guard", "guard and sealed", "ledger"
-
-
-@pytest.mark.parametrize(("first", "second"), list(itertools.product(RESTORED, RESTORED)))
-def test_one_restore_after_another(drill, tells, tmp_path, first, second):
-    """Both copies are from before the same run; a whole run follows each restore."""
-    guard = drill.client("hospital-1") / "guard"
-    shutil.copytree(guard, tmp_path / "guard")
-    copy(drill.ledger, tmp_path / "old.db")
-    most = drill.steps("hospital-1")
-    drill.whole_run()
-    of_a_run = drill.steps("hospital-1") - most
-    most += of_a_run
-    for book in (first, second):
-        if book == "ledger":
-            copy(tmp_path / "old.db", drill.ledger)
-            drill.forget_witnesses()
-        elif book == "guard":
-            newest = (guard / "guard.log").read_bytes()
-            (guard / "guard.log").write_bytes((tmp_path / "guard" / "guard.log").read_bytes())
-            assert "is damaged" in check(drill, "hospital-1", "guard")
-            (guard / "guard.log").write_bytes(newest)
-        else:
-            for each in guard.iterdir():
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
-            shutil.copytree(tmp_path / "guard", guard, dirs_exist_ok=True)
-        assert drill.whole_run().last.participants == HOSPITALS
-        most += of_a_run
-        assert drill.lost() == 0 and drill.steps("hospital-1") == most
-    tells(f"both books hold {most} steps")
 
 
 def test_tampered_row(drill, tells, tmp_path):

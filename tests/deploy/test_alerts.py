@@ -1,6 +1,5 @@
 """The alerts of docs/how-to/dashboard.md: each fires once its condition is made true, on a host or in a run."""
 
-import os
 import re
 import socket
 import sqlite3
@@ -8,20 +7,16 @@ import sys
 import time
 import tomllib
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 from prometheus_client.samples import Sample
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.runs.records import catalogue
-from fedprivacy.values.budget import PrivacyBudget
 from tests.dashboard.promql import answer, labels_of, selectors
-from tests.dashboard.shown import EVENT, asking, record, troubled
+from tests.dashboard.shown import asking, record, troubled
 from tests.deploy.written_hosts import deployment
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.terminal import CliRunner
@@ -41,8 +36,6 @@ def fires(alert, samples, label, later=0.0):
 def server(tmp_path, monkeypatch):
     """The server's host, of which no process runs."""
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-    (tmp_path / "records").mkdir()
-    np.save(tmp_path / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
     return deployment(tmp_path, sys.prefix, clients=["hospital-1"]) / "server"
 
 
@@ -91,28 +84,12 @@ def test_a_dead_superexec_is_alerted(server):
     assert fires("HostUnchecked", samples, "party", later=7300) == {"server"}
 
 
-def test_a_full_disk_is_alerted(server, monkeypatch):
-    assert "room" not in fires("HostNotReady", checked(server), "check")
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=0, f_frsize=1, f_files=1000, f_favail=999))
-    assert "room" in fires("HostNotReady", checked(server), "check")
-
-
 def test_a_certificate_is_alerted_before_it_ends(server):
     assert not fires("HostNeedsCare", checked(server), "check")
     for days, alerted in ((31, set()), (29, {"certificate"})):
         done = CliRunner().invoke(deploy_app, ["renew", str(server.parent), "--days", str(days)])
         assert done.exit_code == 0, done.output
         assert fires("HostNeedsCare", checked(server), "check") == alerted
-
-
-def test_a_ledger_that_a_guard_raised_is_alerted(server):
-    ledger = Ledger(f"sqlite:///{server / 'ledger' / 'ledger.db'}")
-    ledger.open_budgets({"sides/hospital-1": Allowance(PrivacyBudget(3.0, 1e-3), "adaptive")})
-    assert "books" not in fires("HostNeedsCare", checked(server), "check")
-    assert ledger.reconcile("sides/hospital-1", {("one", EVENT): 7}) == 7
-    assert fires("HostNeedsCare", checked(server), "check") == {"books"}
-    shown = CliRunner().invoke(deploy_app, ["check", str(server)], env={"COLUMNS": "300"}).output
-    assert "sides/hospital-1 by 7 steps" in shown
 
 
 def test_a_guard_that_cannot_be_used_is_alerted_and_what_is_private_is_not_told(server):

@@ -2,14 +2,10 @@
 
 import subprocess
 import zipfile
-from importlib import import_module
 from importlib.metadata import version
 from io import BytesIO
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from flwr.cli.auth_plugin.oidc_cli_plugin import OidcCliPlugin
 from flwr.cli.build import build_fab_from_disk
 from flwr.cli.config_utils import load_and_validate
 from flwr.supercore.fab_format_version import normalize_and_validate_fab_format
@@ -21,28 +17,15 @@ from fedprivacy.deploy.description import SetupError
 from fedprivacy.deploy.federation import DeploymentError, flower_environment, program
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError
 from fedprivacy.tasks import TaskError
+from tests.deploy.written_hosts import OWN
 from tests.house import ROOT
 from tests.terminal import CliRunner
-
-OWN = Path(__file__).with_name("blobs_task.py")
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
     """An app for a task of one's own."""
     return write_app(tmp_path_factory.mktemp("apps") / "two-sides", f"{OWN}:Sides", clients=2)
-
-
-def test_flower_takes_the_app(own):
-    config, warnings = load_and_validate(own.folder / "pyproject.toml", check_module=False)
-    assert not warnings
-    app = config["tool"]["flwr"]["app"]
-    assert app["components"] == {"serverapp": "two_sides_app.server:app", "clientapp": "two_sides_app.client:app"}
-    assert set(app["config"]) == set(FIELDS)
-    assert app["config"]["task"] == own.task == "two_sides_app.blobs_task:Sides"
-    assert app["config"]["clients"] == 2
-    assert f'task = "{own.task}"' in (own.folder / "README.md").read_text()  # what each client writes
-    assert task_of(own.folder) == own.task
 
 
 def test_flower_builds_the_app_and_its_hub_takes_it(own, tmp_path):
@@ -55,26 +38,10 @@ def test_flower_builds_the_app_and_its_hub_takes_it(own, tmp_path):
     assert {"LICENSE", "README.md", "two_sides_app/blobs_task.py"} <= set(zipfile.ZipFile(bundle).namelist())
 
 
-class LoggedIn(OidcCliPlugin):
-    """A user who has logged in to Flower's hub."""
-
-    def __init__(self):
-        self.access_token = "token"
-
-    def load_tokens(self):
-        """The token is there."""
-
-
-def test_flower_s_command_sends_the_app_to_its_hub(own, monkeypatch):
-    publishing, sent = import_module("flwr.cli.app_cmd.publish"), []
-    monkeypatch.setattr(publishing, "load_cli_auth_plugin_from_connection", lambda _: LoggedIn())
-    monkeypatch.setattr("requests.post", lambda _, **given: sent.extend(given["files"]) or SimpleNamespace(ok=True))
-    publishing.publish(own.folder)
-    assert {"LICENSE", "README.md", "two_sides_app/blobs_task.py"} <= {name for _, (name, *_) in sent}
-
-
-def test_the_hub_learns_for_which_flower_the_app_is(own):
-    config, _ = load_and_validate(own.folder / "pyproject.toml", check_module=False)
+def test_flower_takes_the_app_and_its_hub_learns_for_which_flower_it_is(own):
+    config, warnings = load_and_validate(own.folder / "pyproject.toml", check_module=False)
+    assert not warnings and set(config["tool"]["flwr"]["app"]["config"]) == set(FIELDS)
+    assert task_of(own.folder) == own.task == "two_sides_app.blobs_task:Sides"
     told = normalize_and_validate_fab_format(config)
     assert (told.fab_format_version, told.flwr_version_target) == (1, version("flwr"))
     config["tool"]["flwr"]["app"]["flwr-version-target"] = "1.12.0"  # before the first that fedprivacy works with
@@ -86,12 +53,6 @@ def test_this_repository_is_an_app_whose_bundle_brings_its_licence():
     assert load_and_validate(ROOT / "pyproject.toml")[1] == []
     bundle = zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT)))
     assert {"LICENSE", "pyproject.toml", "server/app.py", "clients/app.py"} <= set(bundle.namelist())
-
-
-def test_a_built_in_task_needs_no_file_and_no_package_hides_an_installed_module(tmp_path):
-    made = write_app(tmp_path / "torch", "digits")
-    assert task_of(made.folder) == made.task == "digits"
-    assert {file.name for file in (made.folder / "torch_app").iterdir()} == {"__init__.py", "client.py", "server.py"}
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 import shutil
 import sqlite3
 import stat
+import sys
 import tarfile
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,29 +13,19 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.backup import EXPORT, write_backup
-from fedprivacy.deploy.federation import write_toml
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.export import verify_export
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.records.witnesses import WITNESS
+from tests.deploy.written_hosts import OWN, deployment
 from tests.terminal import CliRunner
-
-OWN = Path(__file__).with_name("blobs_task.py")
 
 
 @pytest.fixture
 def hosts(tmp_path):
     """A deployment's folders, of which each is its party's on its host."""
-    shutil.copy(OWN, tmp_path / "mine.py")
-    settings = {
-        **{"host": "localhost", "clients": ["hospital-1"], "task": "mine.py:Sides", "client-keys": "operator"},
-        **{"epsilon": 3.0, "delta": 1e-3, "server-folder": f"{tmp_path}/out/server"},
-        **{"client-folder": f"{tmp_path}/out/clients/{{client}}", "records": f"{tmp_path}/out/clients/{{client}}/data"},
-    }
-    write_toml(tmp_path / "deployment.toml", {"": settings})
-    done = CliRunner().invoke(deploy_app, ["init", str(tmp_path / "deployment.toml"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    return tmp_path / "out"
+    records = f"{tmp_path}/out/clients/{{client}}/data"
+    return deployment(tmp_path, sys.prefix, clients=["hospital-1"], records=records)
 
 
 def backed_up(folder, out):
@@ -69,14 +59,9 @@ def test_a_server_that_is_lost_goes_on_from_a_backup_of_its_run(hosts, tmp_path)
     (server / ".venv").mkdir()
     (server / ".venv" / "pyvenv.cfg").touch()
     ledger, out = f"sqlite:///{server / 'ledger' / 'ledger.db'}", server / "runs" / "one"
-    settings = {
-        "ledger": ledger,
-        "signing_key": str(server / "signing.key"),
-        "noise_multiplier": 2.0,
-        "progress": False,
-    }
+    settings = {"ledger": ledger, "signing_key": str(server / "signing.key"), "noise_multiplier": 2.0}
     back = AfterRound(2, lambda: write_backup(server, backup))
-    fp.simulate(f"{OWN}:Sides", clients=3, rounds=4, out=out, callbacks=[back], **settings)
+    fp.simulate(f"{OWN}:Sides", clients=3, rounds=4, out=out, callbacks=[back], progress=False, **settings)
     steps = steps_in(ledger)
 
     lose_and_restore(server, backup)

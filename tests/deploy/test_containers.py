@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import shutil
 import socket
@@ -14,19 +15,27 @@ import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.deploy.federation import flower_environment
 from fedprivacy.deploy.probe import answers
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.deploy.services import LEDGER_IN_POSTGRESQL
 from fedprivacy.runs.records.folder import read_history
 from tests.conftest import lacking
-from tests.deploy.contained_hosts import ContainedHosts
 from tests.deploy.helm import find_helm
-from tests.deploy.written_hosts import HOSPITALS, NGINX, REPOSITORY, command_of, deployment, setting
+from tests.deploy.written_hosts import (
+    BWRAP,
+    HOSPITALS,
+    NGINX,
+    REPOSITORY,
+    WrittenHosts,
+    command_of,
+    deployment,
+    setting,
+)
 from tests.postgres import find_programs
 from tests.terminal import CliRunner
 
@@ -123,11 +132,8 @@ def test_what_trains_on_records_has_no_way_out_and_the_superlink_no_network_of_i
     networks = yaml.safe_load((client / "compose.yaml").read_text())["networks"]
     assert [networks[name] for name in services(client)["client-superexec"]["networks"]] == [{"internal": True}]
     made = services(server)
-    assert {name for name in made if made[name].get("network_mode") == "service:host"} == {
-        "superlink",
-        "superexec",
-        "proxy",
-    }
+    on_host = {name for name in made if made[name].get("network_mode") == "service:host"}
+    assert on_host == {"superlink", "superexec", "proxy"}
     assert made["postgresql"]["network_mode"] == "none"
     ports = {port for service in made.values() for port in service.get("ports", [])}
     facts = tomllib.loads((server / "party.toml").read_text())
@@ -265,10 +271,8 @@ def test_a_pod_reaches_what_its_policy_names(rendered):
     training = of_client["trial-client-superexec"]
     ((peer,),) = [rule["to"] for rule in training["egress"]]
     assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "client" and "ingress" not in training
-    assert [list(rule["to"][0]) for rule in of_client["trial-client"]["egress"]] == [
-        ["ipBlock"],
-        ["namespaceSelector", "podSelector"],
-    ]
+    reached = [list(rule["to"][0]) for rule in of_client["trial-client"]["egress"]]
+    assert reached == [["ipBlock"], ["namespaceSelector", "podSelector"]]
 
 
 def test_a_chart_holds_no_key_and_its_volume_outlives_it(rendered, written, tmp_path):
@@ -285,24 +289,6 @@ def test_a_chart_holds_no_key_and_its_volume_outlives_it(rendered, written, tmp_
         assert not [text for text in files["binaryData"].values() if b"PRIVATE KEY" in base64.b64decode(text)]
 
 
-def test_a_client_that_comes_later_may_have_another_platform(written, tmp_path):
-    out = shutil.copytree(written["compose"], tmp_path / "out")
-    described = (out / "deployment.toml").read_text().replace('"hospital-2"', '"hospital-2", "late"')
-    (tmp_path / "deployment.toml").write_text(described)
-    words = [str(tmp_path / "deployment.toml"), "--out", str(out), "--for", "helm"]
-    done = CliRunner().invoke(deploy_app, ["init", *words])
-    assert done.exit_code == 0, done.output
-    assert (out / "clients" / "late" / "Chart.yaml").exists() and (
-        out / "clients" / "hospital-2" / "compose.yaml"
-    ).exists()
-
-
-def test_another_platform_is_named_as_a_mistake_with_those_that_there_are(tmp_path):
-    done = CliRunner().invoke(deploy_app, ["init", "deployment.toml", "--for", "docker"])
-    assert done.exit_code == 2
-    assert all(name in done.output for name in ("systemd", "compose", "helm"))
-
-
 class Answer(BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200 if self.path == "/healthz" else 503)
@@ -317,10 +303,7 @@ def test_a_probe_tells_who_answers_well_from_who_does_not():
     address = f"127.0.0.1:{server.server_port}"
     with server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        told = [
-            answers(f"{scheme}://{address}{path}")
-            for scheme, path in (("tcp", ""), ("http", "/healthz"), ("http", "/"))
-        ]
+        told = [answers(door) for door in (f"tcp://{address}", f"http://{address}/healthz", f"http://{address}/")]
         server.shutdown()
     assert told == [True, True, False]
     with socket.socket() as bound:  # so that nobody else listens there, nor a connection from there reaches itself
@@ -329,14 +312,119 @@ def test_a_probe_tells_who_answers_well_from_who_does_not():
         assert not answers(f"tcp://{address}") and not answers(f"http://{address}/healthz")
 
 
+# --- a deployment in them ---
+
+
+def composed(folder, service):
+    """A service of a Compose file."""
+    filled_in = dict(line.split("=", 1) for line in (folder / ".env").read_text().splitlines() if line[0] != "#")
+    text = re.sub(r"\$\{(\w+):[?-].*?\}", lambda found: filled_in[found[1]], (folder / "compose.yaml").read_text())
+    return yaml.safe_load(text)["services"][service]
+
+
+def contained(folder, service, seen):
+    """A sandbox like a container of a Compose file, but for the network: its mounts, its account, and no shell.
+
+    `seen` is shown to it all the same: what its image would hold, at places that its own /tmp would hide.
+    """
+    made = composed(folder, service)
+    assert made["read_only"] and made["cap_drop"] == ["ALL"]
+    user, group = made["user"].split(":")
+    accounts = folder.parent / f"{folder.name}.passwd"
+    accounts.write_text(f"fedprivacy:x:{user}:{group}::/:/usr/sbin/nologin\n")
+    shells = ["/usr/bin/dash", "/usr/bin/bash"] if str(made["image"]).startswith("fedprivacy:") else []
+    return [
+        *(BWRAP, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/run"),
+        *(word for path in made["tmpfs"] for word in ("--tmpfs", path)),
+        *(word for path in seen for word in ("--ro-bind", str(path), str(path))),
+        *("--ro-bind", str(accounts), "/etc/passwd"),
+        *(word for shell in shells for word in ("--ro-bind", "/dev/null", shell)),
+        *(
+            word
+            for mount in made["volumes"]
+            for word in (
+                "--ro-bind" if mount["read_only"] else "--bind",
+                str(folder / mount["source"]),
+                mount["target"],
+            )
+        ),
+        *("--unshare-user", "--uid", user, "--gid", group, "--unshare-pid", "--unshare-ipc", "--cap-drop", "ALL"),
+        *(["--unshare-net"] if made.get("network_mode") == "none" else []),
+        *("--chdir", made["working_dir"]),
+    ]
+
+
+class ContainedHosts(WrittenHosts):
+    """All hosts of a deployment from their Compose files, each service in a sandbox like its container.
+
+    Args:
+        supervisor: owns the processes.
+        folder: of the deployment.
+        seen: paths that every container sees: what its image holds.
+    """
+
+    def __init__(self, supervisor, folder, seen):
+        super().__init__(supervisor, folder)
+        self._seen = seen
+
+    def start_server(self):
+        """As on hosts; with the database and the page."""
+        self._make_database()
+        self.start(self.server, "postgresql")
+        super().start_server()
+        self.start(self.server, "dashboard")
+
+    def _make_database(self):
+        """Make the database, as the image of PostgreSQL does at its first start."""
+        made = self._described(self.server, "postgresql")[1]
+        options = ["--username", made["POSTGRES_USER"], "--auth", made["POSTGRES_HOST_AUTH_METHOD"]]
+        for words, typed in (
+            (["initdb", *options, made["POSTGRES_INITDB_ARGS"]], ""),
+            (["postgres", "--single", "postgres"], f"CREATE DATABASE {made['POSTGRES_DB']}\n"),
+        ):
+            box = contained(self.server, "postgresql", self._seen)
+            done = subprocess.run(
+                [*box, *words], env=made, input=typed, check=False, capture_output=True, text=True, timeout=600
+            )
+            assert done.returncode == 0, done.stdout + done.stderr
+
+    def probed(self, folder, service):
+        """Exit code of a service's probe, in its container."""
+        test = composed(folder, service)["healthcheck"]["test"]
+        assert test[0] == "CMD"  # needs no shell
+        environment = self._described(folder, service)[1]
+        box = contained(folder, service, self._seen)
+        return subprocess.run([*box, *test[1:]], env=os.environ | environment, check=False, timeout=60).returncode
+
+    def typed(self, words):
+        return [*contained(self.server, "host", self._seen), *words]
+
+    @property
+    def environment(self):
+        return self._described(self.server, "host")[1]
+
+    def _move(self, client, port):
+        """Give a SuperNode another port, and its SuperExec the address under which it finds it here."""
+        made = client / "compose.yaml"
+        old = str(tomllib.loads((client / "party.toml").read_text())["runtime-port"])
+        made.write_text(made.read_text().replace(old, str(port)).replace("client:" + str(port), f"127.0.0.1:{port}"))
+
+    def _described(self, folder, service):
+        made = composed(folder, service)
+        own = made.get("environment", {})
+        quick = flower_environment(own.get("FLWR_HOME", folder))
+        return (
+            [*contained(folder, service, self._seen), *made["command"]],
+            quick | own | {"PATH": f"{own.get('PATH', quick['PATH'])}:{find_programs()}"},
+        )
+
+
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("bubblewrap")
 def test_a_deployment_trains_in_the_containers_of_its_compose_files(tmp_path):
     """The same processes with the same arguments, accounts and read-only roots; the ledger is in PostgreSQL."""
     if NGINX is None or find_programs() is None:
         lacking("no nginx or no PostgreSQL; install them, for example apt-get install nginx-light postgresql")
-    (tmp_path / "records").mkdir()
-    np.save(tmp_path / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
     out = deployment(tmp_path, sys.prefix, "compose")
     with Supervisor(tmp_path / "logs") as supervisor:
         hosts = ContainedHosts(supervisor, out, (REPOSITORY, sys.prefix))
@@ -344,11 +432,8 @@ def test_a_deployment_trains_in_the_containers_of_its_compose_files(tmp_path):
         for words in (["check", "."], ["run", "mine-app"]):
             done = hosts.deploy(*words)
             assert done.returncode == 0, done.stdout + done.stderr
-        probed = {
-            name: hosts.probed(hosts.server, name)
-            for name in ("postgresql", "superlink", "superexec", "proxy", "dashboard")
-        }
-        assert set(probed.values()) == {0}, probed
+        for name in ("postgresql", "superlink", "superexec", "proxy", "dashboard"):
+            assert hosts.probed(hosts.server, name) == 0, name
         assert hosts.probed(hosts.clients[0], "client") == 0
     assert hosts.probed(hosts.server, "superlink") != 0
     (run,) = (hosts.server / "runs").iterdir()

@@ -3,7 +3,6 @@
 import json
 import re
 import socket
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,10 +20,10 @@ from fedprivacy.runs.records.folder import REPORT, read_history
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import processes_of
+from tests.deploy.written_hosts import OWN, REPOSITORY
 from tests.terminal import CliRunner
+from tests.written import check_notebook
 
-REPOSITORY = Path(__file__).parents[2]
-OWN = Path(__file__).with_name("blobs_task.py")
 CLINICS = ("clinic-a", "clinic-b")
 BUDGET = {"epsilon": 3.0, "delta": 1e-3}
 
@@ -92,6 +91,12 @@ def test_the_command_ends_with_the_table_of_clients(demo, monkeypatch):
     assert result.exit_code == 0
     assert all(name in result.output for name in CLINICS)
     assert str(demo / REPORT) in result.output
+
+
+@pytest.mark.exhaustive
+def test_the_notebook_of_a_rehearsed_deployment_prints_what_it_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    check_notebook(REPOSITORY / "docs/notebooks/9-deployment.md")
 
 
 @pytest.mark.soak

@@ -12,7 +12,6 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import psycopg
 import pytest
 
 from fedprivacy._support.signing import server_key, server_public_key
@@ -30,12 +29,8 @@ from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.records.witnesses import WITNESS
 from tests.commands.running import fedprivacy
 from tests.conftest import lacking
-from tests.dashboard.shown import asking, record
 from tests.deploy.drill import BUDGET, RUN, Drill
 from tests.deploy.written_hosts import HOSPITALS, NGINX, warm
-from tests.ledger.acts import fill
-from tests.postgres import PostgresCluster, find_programs
-from tests.runs.store.made_up import facts, growing
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to"
 PAGES = "".join((HOW_TO / name).read_text() for name in ("keys.md", "incidents.md"))
@@ -281,9 +276,8 @@ def test_new_keys_of_hospital_and_server_go_on_with_the_account_and_the_old_head
     operated.start()
     participants, told = operated.ran(clients=1)
     assert participants == (HOSPITAL,), told  # the other one obeys the old key alone
-    verify = (
-        "fedprivacy ledger verify --signer OLD --signer NEW --witness last-of-old-key.json --ledger ledger/ledger.db"
-    )
+    witnessed = "--witness last-of-old-key.json --ledger ledger/ledger.db"
+    verify = f"fedprivacy ledger verify --signer OLD --signer NEW {witnessed}"
     operated.at_server(verify, OLD=old, NEW=new)
     assert "none of those named" in operated.refused(verify, OLD=new, NEW=new)
     after = operated.spent()
@@ -291,42 +285,3 @@ def test_new_keys_of_hospital_and_server_go_on_with_the_account_and_the_old_head
     assert after[f"sides/{OTHER}"] == before[f"sides/{OTHER}"] > before_both[f"sides/{OTHER}"]
     assert after.keys() == before_both.keys()  # each account went on, and no other one began
     assert operated.lost() == 0
-
-
-def test_a_new_password_of_postgresql_opens_the_same_ledger_and_the_old_one_does_not(tmp_path, monkeypatch):
-    if (programs := find_programs()) is None:
-        lacking("no PostgreSQL server; install it, for example apt-get install postgresql")
-    passwords = tmp_path / ".pgpass"
-    passwords.touch(0o600)
-    passwords.write_text("127.0.0.1:*:registry:ledger:old-secret\n")
-    for name, value in {"HOME": tmp_path, "PGPASSFILE": passwords}.items():
-        monkeypatch.setenv(name, str(value))
-    names = {"db.example.org": "127.0.0.1", " privacy ": " registry ", "/privacy": "/registry", "NEW": "new-secret"}
-    verify = "fedprivacy ledger verify --ledger postgresql+psycopg://ledger@db.example.org/privacy"
-    with PostgresCluster(programs) as cluster:
-        monkeypatch.setenv("PGPORT", str(cluster.port))
-        with psycopg.connect("postgresql://postgres@127.0.0.1/postgres", autocommit=True) as server:
-            server.execute("CREATE ROLE ledger LOGIN PASSWORD 'old-secret'")
-            server.execute("CREATE DATABASE registry OWNER ledger TEMPLATE template0 ENCODING 'UTF8'")
-        cluster.require_password("ledger")
-        fill("postgresql+psycopg://ledger@127.0.0.1/registry")
-        told = typed(verify, tmp_path, {}, names)
-        alter = "psql -h db.example.org -U ledger privacy -c \"ALTER ROLE ledger PASSWORD 'NEW'\""
-        typed(alter, tmp_path, {}, names)
-        with pytest.raises(AssertionError, match="password authentication failed"):
-            typed(verify, tmp_path, {}, names)
-        typed(r"sed -i 's/^\(db.example.org:.*\):.*/\1:NEW/' ~/.pgpass", tmp_path, {}, names)
-        assert typed(verify, tmp_path, {}, names) == told
-        assert passwords.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_new_token_opens_the_dashboard_and_the_old_one_does_not(tmp_path):
-    made = []
-    for _ in range(2):
-        typed("openssl rand -hex 32 > /etc/fedprivacy/dashboard-token", tmp_path, {}, {"/etc/fedprivacy/": ""})
-        made.append((tmp_path / "dashboard-token").read_text().strip())
-    old, new = made
-    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("one"), growing(["a"], 1))
-    ask = asking(tmp_path, token=new)
-    codes = [ask.get("/metrics", headers={"Authorization": f"Bearer {token}"}).status_code for token in (old, new)]
-    assert codes == [401, 200]

@@ -117,14 +117,6 @@ with Supervisor(Path(sys.argv[1])) as supervisor:
     assert not any(alive(pid) for pid in pids)
 
 
-def test_the_owners_signal_handlers_are_put_back(tmp_path):
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
-    with Supervisor(tmp_path):
-        assert signal.getsignal(signal.SIGTERM) != before[1]
-    assert [signal.getsignal(number) for number in numbers] == before
-
-
 def test_a_process_that_ends_before_it_is_ready_is_reported_with_its_log(tmp_path):
     failing = "print('\\x1b[91mport 80: permission denied\\x1b[0m'); raise SystemExit(3)"
     with Supervisor(tmp_path) as supervisor:

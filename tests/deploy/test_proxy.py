@@ -4,16 +4,15 @@ import resource
 import socket
 import ssl
 import subprocess
+import sys
 import time
+import tomllib
 from contextlib import ExitStack, suppress
 
 import pytest
 
-from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy.federation import free_ports, write_toml
 from tests.conftest import lacking
-from tests.deploy.written_hosts import NGINX
-from tests.terminal import CliRunner
+from tests.deploy.written_hosts import NGINX, deployment
 
 SILENT = 300
 HANG = 60.0
@@ -25,12 +24,8 @@ def door(tmp_path):
     """A running proxy, without a SuperLink behind it: the port, and the certificate of who is believed there."""
     if NGINX is None:
         lacking("no nginx; install it, for example apt-get install nginx-light")
-    (port,) = free_ports(1)
-    settings = {"host": "localhost", "port": port, "clients": ["hospital-0"], "epsilon": 3.0, "delta": 1e-4}
-    write_toml(tmp_path / "deployment.toml", {"": settings | {"server-folder": f"{tmp_path}/out/server"}})
-    done = CliRunner().invoke(deploy_app, ["init", str(tmp_path / "deployment.toml"), "--out", str(tmp_path / "out")])
-    assert done.exit_code == 0, done.output
-    server = tmp_path / "out" / "server"
+    server = deployment(tmp_path, sys.prefix) / "server"
+    port = tomllib.loads((server / "party.toml").read_text())["port"]
     proxy = subprocess.Popen([NGINX, "-c", server / "nginx.conf"], stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + HANG

@@ -3,7 +3,6 @@
 import json
 import tomllib
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -14,10 +13,10 @@ from fedprivacy.deploy.app_folder import write_app
 from fedprivacy.deploy.federation import DeploymentError, write_toml
 from fedprivacy.deploy.submission import Operator, Submission
 from fedprivacy.runs.records.store import RecordDatabase, url_in
+from tests.deploy.written_hosts import OWN
 from tests.runs.rounds import falsify, rounds_of
 from tests.terminal import CliRunner
 
-OWN = Path(__file__).with_name("blobs_task.py")
 UNLIMITED = '{"a": {"epsilon": Infinity}}'
 SETTINGS = {"clients": 3, "rounds": 2, "epsilon": 3.0, "delta": 1e-3}
 
@@ -51,9 +50,7 @@ def test_a_run_gets_a_folder_of_its_own_beside_its_settings(app, tmp_path):
     ("settings", "words"),
     [
         ({"epsilon": -1.0}, "epsilon is -1"),
-        ({"epsilom": 1.0}, "Did you mean epsilon?"),
         ({"epsilon": float("inf"), "noise-multiplier": 1.0}, "in a deployment give a finite one"),
-        ({"epsilon": float("nan")}, "epsilon is nan; give a number"),
         ({"client-terms": UNLIMITED, "noise-multiplier": 2.0}, "client-terms gives a epsilon inf; in a deployment"),
         ({"task": "sides_app.nothing:Sides"}, "cannot be imported"),
         ({"out": "taken"}, "already holds a run"),

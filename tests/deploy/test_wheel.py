@@ -19,13 +19,19 @@ import pytest
 from fedprivacy.deploy.federation import free_ports, write_toml
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.records.folder import read_history
-from tests.deploy.written_hosts import NGINX, WrittenHosts, command_of, sandboxed, without_sandbox
+from tests.deploy.written_hosts import (
+    HOSPITALS,
+    NGINX,
+    OWN,
+    REPOSITORY,
+    WrittenHosts,
+    command_of,
+    sandboxed,
+    without_sandbox,
+)
 
 pytestmark = pytest.mark.exhaustive
 
-REPOSITORY = Path(__file__).parents[2]
-OWN = Path(__file__).with_name("blobs_task.py")
-HOSPITALS = ("hospital-1", "hospital-2")
 PRIVATE = "4711.25"
 FAILING = '''
 

@@ -14,6 +14,8 @@ import tomllib
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
+
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.federation import flower_environment, free_ports, is_healthy, program, write_toml
 from tests.terminal import CliRunner
@@ -27,7 +29,9 @@ HOSPITALS = ("hospital-1", "hospital-2")
 
 
 def deployment(folder, environment, platform="systemd", **more):
-    """A deployment of the blobs, in this folder; `more` settings of its description."""
+    """A deployment of the blobs, in this folder, with the hospitals' records; `more` settings of its description."""
+    (folder / "records").mkdir(exist_ok=True)
+    np.save(folder / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
     port, superlink_port, superexec_port, runtime_port = free_ports(4)
     shutil.copy(OWN, folder / "mine.py")
     settings = {

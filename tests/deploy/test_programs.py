@@ -1,4 +1,8 @@
-"""`fedprivacy deploy logged`: whatever Flower's programs print becomes events of one form."""
+"""The programs that units start around Flower's own.
+
+`deploy logged` makes events of whatever they print; the SuperLink's writers wait for each other; a SuperNode's process
+ends when the SuperNode does, so that its unit starts it again.
+"""
 
 import json
 import re
@@ -111,3 +115,79 @@ def test_a_supervised_process_s_log_has_this_form_and_a_limit(tmp_path, monkeypa
     assert len(files) == 6 and all(file.stat().st_size <= 1000 for file in files)
     for line in (line for file in files for line in file.read_text().splitlines()):
         assert json.loads(line)["message"] if form is LogFormat.JSON else EVENT.fullmatch(line)
+
+
+AS_FLOWER_USES_IT = """
+import json, sqlite3, sys, threading
+from pathlib import Path
+from sqlalchemy import create_engine, event, text
+import fedprivacy.deploy.superlink
+
+file = Path(sys.argv[1])
+engine = create_engine(f"sqlite:///{file}")
+
+@event.listens_for(engine, "connect")
+def set_pragmas(connection, _):
+    connection.execute("PRAGMA busy_timeout = 10")  # milliseconds
+    connection.execute("PRAGMA journal_mode = WAL")
+
+with engine.begin() as connection:
+    connection.execute(text("CREATE TABLE object (content BLOB)"))
+    connection.execute(text("INSERT INTO object VALUES (zeroblob(16000000))"))
+other = sqlite3.connect(file, check_same_thread=False)
+other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+with engine.begin() as connection:
+    connection.execute(text("DELETE FROM object"))
+written = Path(f"{file}-wal").stat().st_size
+
+other.execute("BEGIN IMMEDIATE")
+threading.Timer(0.5, other.rollback).start()
+with engine.begin() as connection:
+    connection.execute(text("INSERT INTO object VALUES ('x')"))
+    print(json.dumps([written, connection.execute(text("SELECT count(*) FROM object")).scalar()]))
+"""
+
+
+def test_a_writer_outwaits_flower_s_own_patience_and_a_model_is_forgotten_at_little_cost(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", AS_FLOWER_USES_IT, tmp_path / "state.db"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    written, rows = json.loads(done.stdout)
+    assert rows == 1
+    assert written < 16_000_000 / 8
+
+
+PROGRAM = """
+import sys, threading
+from fedprivacy.deploy.supernode import run
+
+def main():
+    threading.Thread(target=threading.Event().wait).start()
+    print("began")
+    {}
+
+run(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "said"),
+    [
+        ("raise ConnectionError('certificate verify failed')", 1, "ConnectionError: certificate verify failed"),
+        ("sys.exit(3)", 3, ""),
+        ("sys.exit('no key')", 1, "no key"),
+        ("pass", 0, ""),
+    ],
+)
+def test_the_process_ends_with_its_program_although_a_thread_of_it_goes_on(ends, code, said):
+    command = [sys.executable, "-c", PROGRAM.format(ends)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (code, "began\n")
+    assert said in done.stderr
+
+
+def test_it_takes_the_options_of_flower_s_own():
+    command = [sys.executable, "-m", "fedprivacy.deploy.supernode", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and "--root-certificates" in done.stdout
