@@ -134,24 +134,6 @@ def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
     assert "run: client-1 is shown an epsilon of" in unwrapped(found)
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (("--run", "nowhere"), "'nowhere' holds no run; name a folder"),
-        (("--run", ".", "--epsilon", "2"), "epsilon is set beside run, which is audited with the settings that it had"),
-        (("--app", "theirs.py:Theirs", "--task", "cancer"), "task is set, and --app audits an app"),
-        (("--app", "theirs.py:Theirs", "--run", "."), "run and app are both set"),
-        (("--app", "theirs"), "app is 'theirs'; write path/to/file.py:name"),
-        (("--app", "collections:Counter"), "a Counter; make it a subclass of fedprivacy.audit.apps.App"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_cannot_be_audited_is_named_before_anything_is_asked(typed, said, tmp_path):
-    refused = fedprivacy("audit", *typed, cwd=tmp_path, code=2)
-    assert said in unwrapped(refused.stderr) and "Traceback" not in refused.stderr
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.exhaustive
 def test_an_app_of_others_is_audited_as_the_how_to_says(tmp_path):
     """The adapter of the how-to as it is written, whose two faults the page names, and the same without them."""

@@ -1,8 +1,8 @@
 """What a user may get wrong on the command line: each ends with one clear text, the right exit code and no traceback.
 
 One command for each kind of answer: every setting's words are in `tests/runs/test_configuration.py`, those of
-ledgers in `tests/ledger/test_commands.py`, others beside their commands, and tasks that do not work in
-`test_bad_tasks`. Every line is a command as it is typed, and what its answer names: the setting, the value, the remedy.
+ledgers in `tests/ledger/test_commands.py`, and tasks that do not work in `test_bad_tasks`. Every line is a command as
+it is typed, and what its answer names: the setting, the value, the remedy.
 """
 
 import shlex
@@ -10,11 +10,12 @@ import shlex
 import pytest
 
 from fedprivacy.runs.records.folder import read_lines
-from tests.commands.running import fedprivacy
+from tests.audit.gates.host import home_of
+from tests.commands.running import fedprivacy, unwrapped
 
+TRAINING = "--sampling-rate 0.01 --noise-multiplier 1 --steps 1000"
+CALCULATED = f"{TRAINING} --delta 1e-5"
 SETTINGS = {
-    "simulate --task nosuch": ("task is 'nosuch'", "choose one of digits, cancer", "path/to/file.py:name"),
-    "simulate --epsilon nan": ("epsilon is nan", "give a number"),
     "simulate --epsilon 1e-9": ("epsilon is 1e-09", "noise multiplier of 10000", "choose a larger epsilon"),
     "simulate --speeds missing.csv": ("speeds names file 'missing.csv'", "No such file", "give its path"),
     "simulate --device cuda:77": ("device is 'cuda:77'", "use auto or cpu"),
@@ -25,10 +26,61 @@ SETTINGS = {
     "recommend cancer --epsilon inf": ("epsilon is inf, and without a budget", "give a number"),
     "plan --no-privacy": ("privacy is off, so no epsilon bounds what the run costs",),
     "plan --rounds 0 --clients 0": ("rounds is 0", "clients is 0"),
+    # the calculators
+    "epsilon --steps 10": ("sampling-rate is not set", "noise-multiplier is not set", "delta is not set; add it, for"),
+    f"epsilon {CALCULATED} --history h.json": ("history is 'h.json', and sampling-rate, noise-mult",),
+    f"epsilon {CALCULATED} --rows-per-person 2 --accountant gdp": ("accountant is gdp, which does not apply",),
+    "sigma": ("epsilon is not set", "delta is not set", "sampling-rate is not set", "steps is not set"),
+    "sigma --sampling-rate 0.01 --steps 9 --delta 1e-5 --epsilon 1 --past no.json": ("no.json cannot be read",),
+    "risk": ("risk is of one thing; give either --epsilon with --delta, or a training, or --run, or --ledger.",),
+    "risk --epsilon 3": ("delta is not set; add it",),
+    "risk --epsilon 3 --delta 0": ("delta is 0.0; choose a probability in (0, 1)",),
+    "risk --epsilon 3 --delta 1e-5 --rows-per-person 2": ("epsilon alone tells nothing of a person",),
+    "risk --steps 3": ("sampling-rate is not set",),
+    f"risk {CALCULATED} --rows-per-person 0": ("rows_per_person is 0; choose an integer from 1 to 1024.",),
+    "risk --run nowhere": ("'nowhere' holds no run",),
+    "risk --run nowhere --delta 1e-5": ("delta and relation are those of what was charged",),
+    f"risk {CALCULATED} --figure x.gif": ("figure is 'x.gif'; choose a name that ends in one of .svg,",),
+    f"risk {CALCULATED} --figure no/x.svg": ("figure is 'no/x.svg', which cannot be written",),
+    # lists of runs, and audits
+    "runs --setting =1": ("setting is '=1'; give KEY=VALUE",),
+    "runs --status lost": ("status is 'lost'; choose one of running, finished, stopped, failed",),
+    "runs error nowhere": ("no run in 'nowhere' has failed",),
+    "audit --run nowhere": ("'nowhere' holds no run; name a folder",),
+    "audit --run . --epsilon 2": ("epsilon is set beside run, which is audited with the settings that it had",),
+    "audit --app theirs.py:Theirs --task cancer": ("task is set, and --app audits an app",),
+    "audit --app theirs.py:Theirs --run .": ("run and app are both set",),
+    "audit --app theirs": ("app is 'theirs'; write path/to/file.py:name",),
+    "audit --app collections:Counter": ("a Counter; make it a subclass of fedprivacy.audit.apps.App",),
+    "audit --node nowhere": ("node is 'nowhere', which cannot be read",),
+    "audit --run-config run.toml": ("run-config is set without --node",),
 }
 
+SECRET = "correct-horse-battery-staple"
+TEXTS = {
+    "broken.py": "import (\n",
+    "makes.py": "from torch import nn\n\nthree = 3\n\n\ndef T(): return 3\n\n\ndef failing(): return undefined\n",
+    "list.toml": "rounds = [1, 2]",
+    "table.toml": "[participation]\ncohort-size = 3",
+    "key.toml": f"password = '{SECRET}'",
+    "control.toml": '"\\u001b[2J" = 1',
+    "large.toml": f"rounds = 0x{'f' * 5000}",
+    "nested.toml": "rounds = " + "[" * 5000,
+    "pem.toml": f"-----BEGIN PRIVATE KEY-----\n{SECRET}",
+    "long.toml": "#" * (2**24 + 1),
+}
+"""Files that are there, by name."""
+
+HOSTS = {
+    "host": {},
+    "keyless": {"key": "no.key"},
+    "telling": {"disclose_shard_size": False},
+    "empty": {"folder": "/nowhere"},
+}
+"""Folders with a node's configuration, and what is changed in it."""
+
 FILES = {
-    "simulate --strategy three.py:T": ("'three.py:T', which makes a value of type int", "let it make"),
+    "simulate --strategy makes.py:T": ("'makes.py:T', which makes a value of type int", "let it make"),
     "report .": ("holds no run",),
     "compare kept kept --metric auc": ("metric is 'auc', which none of the runs has measured", "choose from accuracy"),
     "compare kept kept --out broken.py": ("out is 'broken.py', which is a file", "name a folder"),
@@ -38,25 +90,62 @@ FILES = {
     "dashboard --store nowhere": ("nowhere", "name the ledger of a run"),
     "guard show nowhere.log": ("nowhere.log", "does not exist"),
     "guard show broken.py": ("broken.py is damaged", "docs/how-to/ledger.md"),
+    "runs --store kept --sort acuracy": ("sort is 'acuracy'; choose epsilon, rounds",),
+    "runs remove . --yes": ("'.' holds no run",),
+    "risk --ledger kept/ledger.db --dataset z": ("knows no dataset 'z'",),
+    "risk --ledger kept/ledger.db --figure x.svg": ("figure is of one dataset; name it with --dataset.",),
+    "risk --ledger kept/ledger.db --rows-per-person 0": ("rows_per_person is 0",),
+    # models
+    "doctor nothing": ("model is 'nothing'; choose one of digits, cancer, or write path/to/file.py:Name",),
+    "doctor makes.py:three": ("which makes a value of type int: no nn.Module, and a task has dataset",),
+    "doctor makes.py:failing": ("of makes.py raises NameError: name 'undefined' is not defined",),
+    "doctor torch.nn:Identity --input-shape 3,x": ("input-shape is '3,x'; give the sizes",),
+    "doctor torch.nn:Identity --input-integers": ("give --input-shape",),
+    # files of settings
+    "simulate --config list.toml": ("error: list.toml: rounds is a list; give each setting one value",),
+    "simulate --config table.toml": ("participation is a table", "without a [table] above it."),
+    "simulate --config key.toml": ("error: key.toml: password is not a setting",),
+    "simulate --config control.toml": ("the key '\\x1b[2J' is not a setting; take it out.",),
+    "simulate --config large.toml": ("rounds is a whole number of more than 64 bits; give a smaller one.",),
+    "simulate --config /dev/zero": ("error: config is '/dev/zero', which is no regular file; name a TOML file",),
+    "simulate --config bytes": ("error: config is 'bytes', which is no text; name a TOML file",),
+    "simulate --config nested.toml": ("which is no TOML; write each setting on a line",),
+    "simulate --config pem.toml": ("which is no TOML: ",),
+    "simulate --config long.toml": ("which is larger than 16,777,216 bytes; name a TOML file",),
+    # nodes
+    "audit --node host --clients 3": ("clients is set, and no client sees it; leave it out beside --node",),
+    "audit --node host --run-config no.toml": ("run-config is 'no.toml', which cannot be read",),
+    "audit --node host --noise-multiplier 0.2": ("this client takes no grant below 0.3",),
+    "audit --node keyless": ("key is 'no.key', which is not there; 'fedprivacy deploy client-key NAME' makes it",),
+    "audit --node telling": ("makes shard sizes public, and disclose-shard-size is false",),
+    "audit --node empty": ("folder is '/nowhere', and the task does not work on the records there (FileNotFound",),
+    "audit --node unnamed": ("it names no task, since the app brings it; name the app's own",),
+    "audit --node changed": ("but the file's is",),
 }
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where commands are typed: a file that is no Python, no ledger and no key, one that makes a number, and a run."""
+    """Where commands are typed: files, a run, and the hosts of nodes."""
     folder = tmp_path_factory.mktemp("typed")
-    (folder / "broken.py").write_text("import (\n")
-    (folder / "three.py").write_text("def T(): return 3\n")
+    for name, text in TEXTS.items():
+        (folder / name).write_text(text)
+    (folder / "bytes").write_bytes(b"\xff\xfe")
     fedprivacy("simulate", "--task", "cancer", "--clients", "2", "--rounds", "1", "--out", "kept", cwd=folder)
+    for name, changed in HOSTS.items():
+        home_of(folder / name, **changed)
+    for name, old, new in (("unnamed", "task", "# task"), ("changed", ":Sides", f":Sides@sha256:{'0' * 64}")):
+        config = home_of(folder / name) / "node-config.toml"
+        config.write_text(config.read_text().replace(old, new))
     return folder
 
 
 @pytest.mark.parametrize("command", [*SETTINGS, *FILES])
 def test_a_mistake_ends_in_one_clear_text(folder, command):
-    before = sorted(folder.iterdir()), read_lines(folder / "kept")
-    printed = fedprivacy(*shlex.split(command), cwd=folder, code=2).output
+    before = sorted(folder.rglob("*")), read_lines(folder / "kept")
+    done = fedprivacy(*shlex.split(command), cwd=folder, code=2)
     for words in (SETTINGS | FILES)[command]:
-        assert words in printed, printed
-    assert "Traceback" not in printed
-    assert "waiting for clients" not in printed or "/proc" in command, "nothing seems to begin"
-    assert (sorted(folder.iterdir()), read_lines(folder / "kept")) == before, "a mistake leaves nothing behind"
+        assert words in unwrapped(done.stderr), done.output
+    assert not done.stdout and SECRET not in done.stderr and "\x1b" not in done.stderr
+    assert "Traceback" not in done.stderr and "waiting for clients" not in done.stderr, "nothing seems to begin"
+    assert (sorted(folder.rglob("*")), read_lines(folder / "kept")) == before, "a mistake leaves nothing behind"

@@ -127,24 +127,6 @@ def test_many_trainings_are_not_all_listed(typed, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (
-            ["epsilon", "--steps", "10"],
-            ["sampling-rate is not set", "noise-multiplier is not set", "delta is not set; add it, for"],
-        ),
-        ([*ASKED, "--history", "h.json"], ["history is 'h.json', and sampling-rate, noise-mult"]),
-        ([*ASKED, "--rows-per-person", "2", "--accountant", "gdp"], ["accountant is gdp, which does not apply"]),
-        ([*ASKED, "--accountant", "moments"], ["accountant is 'moments'; choose one of pld, rdp"]),
-        (["sigma"], ["epsilon is not set", "delta is not set", "sampling-rate is not set", "steps is not set"]),
-        ([*WANTED, "--epsilon", "1", "--past", "nowhere.json"], ["nowhere.json cannot be read"]),
-    ],
-)
-def test_a_mistake_is_one_plain_line(typed, arguments, words):
-    mistaken(typed(*arguments), words)
-
-
-@pytest.mark.parametrize(
     ("entries", "words"),
     [
         ({}, ["history.json holds {}; write a list"]),

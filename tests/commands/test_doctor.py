@@ -221,23 +221,6 @@ def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
     assert report(doctor, "patients.py:Patients", "--input-shape", "3", code=0)["ran"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nothing"], "model is 'nothing'; choose one of digits, cancer, or write path/to/file.py:Name"),
-        (["nets.py:three"], "which makes a value of type int: no nn.Module, and a task has dataset"),
-        (["nets.py:broken"], r"of nets.py raises NameError: name 'undefined' is not defined"),
-        (["nets.py:Net", "--input-shape", "3,x"], "input-shape is '3,x'; give the sizes"),
-        (["nets.py:Net", "--input-integers"], "give --input-shape"),
-        (["tasks.py:Broken"], "of tasks.py raises TypeError"),
-    ],
-)
-def test_a_mistake_is_one_plain_line(doctor, arguments, words):
-    printed, errors = doctor(*arguments, code=2)
-    assert not printed and words in errors
-    assert errors.startswith("error:") and len(errors.splitlines()) == 1
-
-
 def test_what_makes_gradients_slow_is_shown_with_its_line(doctor, tmp_path):
     source = NETS.replace(
         "return self.head(self.words(ids).mean(1))",

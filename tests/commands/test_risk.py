@@ -149,29 +149,6 @@ def test_the_figure_is_written_in_the_form_that_its_name_tells(typed, tmp_path):
         assert typed("risk", *TYPED, "--figure", name)[0] == 0 and (tmp_path / name).stat().st_size > 1000
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "risk is of one thing; give either --epsilon with --delta, or a training, or --run, or --ledger."),
-        (["--epsilon", "3"], "delta is not set; add it"),
-        (["--epsilon", "3", "--delta", "0"], "delta is 0.0; choose a probability in (0, 1)"),
-        (["--epsilon", "3", "--delta", "1e-5", "--rows-per-person", "2"], "epsilon alone tells nothing of a person"),
-        (["--steps", "3"], "sampling-rate is not set"),
-        ([*TYPED, "--rows-per-person", "0"], "rows_per_person is 0; choose an integer from 1 to 1024."),
-        (["--run", "nowhere"], "'nowhere' holds no run"),
-        (["--run", "nowhere", "--delta", "1e-5"], "delta and relation are those of what was charged"),
-        (["--ledger", "ledger.db", "--dataset", "z"], "knows no dataset 'z'"),
-        (["--ledger", "ledger.db", "--figure", "x.svg"], "figure is of one dataset; name it with --dataset."),
-        (["--ledger", "ledger.db", "--rows-per-person", "0"], "rows_per_person is 0"),
-        ([*TYPED, "--figure", "x.gif"], "figure is 'x.gif'; choose a name that ends in one of .svg,"),
-        ([*TYPED, "--figure", "no/x.svg"], "figure is 'no/x.svg', which cannot be written"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_text_without_a_traceback(typed, ledger, arguments, said):
-    code, printed, error = typed("risk", *arguments)
-    assert (code, printed) == (2, "") and said in " ".join(error.split()) and "Traceback" not in error
-
-
 def test_the_page_s_commands_print_what_the_page_says(typed):
     blocks = re.findall(r"```sh\nfedprivacy (risk [^`]+)```\n\n```text\n([^`]+)```", HOW_TO.read_text())
     assert len(blocks) >= 2

@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.values.runs import RunStatus
 from tests.commands.running import fedprivacy, unwrapped
-from tests.dashboard.shown import record
 from tests.flower.blobs import Blobs
-from tests.runs.store.made_up import facts, growing
 
 SETTINGS = {"clients": 3, "rounds": 2, "seed": 1, "progress": False}
 
@@ -113,21 +110,3 @@ def test_what_python_cannot_list_or_open_is_named(call, told, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=told):
         call()
-
-
-@pytest.mark.parametrize(
-    ("typed", "told"),
-    [
-        (("--setting", "=1"), "setting is '=1'; give KEY=VALUE"),
-        (("--store", "notes.txt"), "notes.txt cannot be used: file is not a database"),
-        (("--status", "lost"), "status is 'lost'; choose one of running, finished, stopped, failed"),
-        (("--sort", "acuracy"), "sort is 'acuracy'; choose epsilon, rounds"),
-        (("remove", "runs", "--yes"), "'runs' holds no run"),
-        (("error", "nowhere"), "no run in 'nowhere' has failed"),
-    ],
-)
-def test_what_cannot_be_listed_is_named(typed, told, tmp_path, caplog):
-    record(f"sqlite:///{tmp_path}/runs/one/ledger.db", facts("one"), growing(["a"], 1), RunStatus.FINISHED)
-    (tmp_path / "notes.txt").write_text("nothing")
-    printed = unwrapped(fedprivacy("runs", *typed, cwd=tmp_path, code=2).output)
-    assert told in printed + caplog.text and printed.count("Did you mean") < 2
