@@ -1,4 +1,4 @@
-"""Fixtures of commands' tests: runs that draw nothing, runs of `stopping`, and a command in an empty folder."""
+"""Fixtures of commands' tests: runs that draw nothing, and a command in an empty folder."""
 
 import sys
 
@@ -7,8 +7,6 @@ import pytest
 from fedprivacy.commands.app import app
 from fedprivacy.runs.records.folder import REPORT
 from fedprivacy.server import recorder
-from tests.commands import stopped
-from tests.commands.running import fedprivacy
 from tests.terminal import CliRunner
 
 
@@ -43,17 +41,3 @@ def typed(tmp_path, monkeypatch):
         return result.exit_code, result.stdout, result.stderr
 
     return invoke
-
-
-@pytest.fixture
-def place(tmp_path):
-    """A folder with the task, which no test before has loaded: what it keeps for a process it keeps by its file."""
-    return stopped.written(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory):
-    """The files of a run that nobody stops."""
-    folder = stopped.written(tmp_path_factory.mktemp("whole"))
-    fedprivacy("simulate", *stopped.options(folder), cwd=folder)
-    return stopped.results(folder / "run")

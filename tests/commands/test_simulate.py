@@ -17,39 +17,25 @@ from tests.commands.running import fedprivacy, started, summary, unwrapped
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-@pytest.fixture(scope="module")
-def main_job(tmp_path_factory):
-    """The main job with its default settings, run once as a user does: (folder, what it printed)."""
-    folder = tmp_path_factory.mktemp("main-job")
-    return folder, started("simulate", cwd=folder)
-
-
 @pytest.mark.exhaustive
-def test_the_main_job_learns_digits_within_epsilon_3(main_job):
-    folder, task = main_job[0] / "runs" / "digits-1", load_task("digits")
+def test_the_main_job_learns_digits_within_epsilon_3_and_ends_with_a_table_the_report_and_the_next_command(tmp_path):
+    """With its default settings, as a user types it."""
+    done, folder = started("simulate", cwd=tmp_path), tmp_path / "runs" / "digits-1"
     history = read_history(folder)
-    assert len(history.rounds) == 60
-    assert history.summary()["accuracy"] >= 0.88
+    summary = history.summary()
+    assert len(history.rounds) == 60 and summary["accuracy"] >= 0.88
     with torch.no_grad():
-        assert task.evaluate(open_run(folder).model())["accuracy"] == history.summary()["accuracy"]
-    clients = history.summary()["clients"]
-    assert len(clients) == 10
-    for client in clients:
+        assert load_task("digits").evaluate(open_run(folder).model())["accuracy"] == summary["accuracy"]
+    for client in summary["clients"]:
         event = PoissonSampledGaussian(
             client["sampling_rate"], client["noise_multiplier"], NeighbouringRelation.ZERO_OUT
         )
         assert client["epsilon"] == pytest.approx(pld.epsilon({event: client["steps"]}, client["delta"]))
-        assert 2.98 < client["epsilon"] <= 3.0
-        assert client["delta"] == 1e-4
-
-
-@pytest.mark.exhaustive
-def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
-    printed = main_job[1].stdout
-    assert all(f"client-{n} " in printed for n in range(10)) and printed.count("\n") <= 40
+        assert 2.98 < client["epsilon"] <= 3.0 and client["delta"] == 1e-4
+    assert all(f"client-{n} " in done.stdout for n in range(10)) and done.stdout.count("\n") <= 40
     for words in ("spent as planned", "sigma", "left", "budget epsilon 3, delta 0.0001", "report.html", "Next, "):
-        assert words in printed
-    assert "largest epsilon 3.00 of 3" in main_job[1].stderr
+        assert words in done.stdout
+    assert "largest epsilon 3.00 of 3" in done.stderr
 
 
 SMALL = ("--task", "cancer", "--clients", "3")

@@ -22,10 +22,6 @@ def ran(folder, *options, clients=4, shell=(), variables=None, **started):
         command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600, **started
     )
     assert done.returncode == 0, done.stderr
-    return results(folder)
-
-
-def results(folder):
     return same_results(folder / "run")
 
 
@@ -34,7 +30,7 @@ def usual(tmp_path_factory):
     """Run the job in this process, on this machine as it is."""
     folder = tmp_path_factory.mktemp("usual")
     fedprivacy(*JOB, "--clients", "4", cwd=folder)
-    return results(folder)
+    return same_results(folder / "run")
 
 
 NOWHERE = {"HOME": "/proc/no-home", "XDG_CACHE_HOME": "/proc/no-home"}

@@ -14,12 +14,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parsed
 from prometheus_client.samples import Sample
 
-from fedprivacy.dashboard.collector import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
+from fedprivacy.dashboard.collector import DAY, MOST_ENDED, WEEK, told_of
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records import catalogue as catalogues
 from fedprivacy.runs.records.store import RunRecording, StoredRun
 from fedprivacy.values.runs import RunStanding, RunStatus
-from fedprivacy.values.spent import REASONS, ClientState
+from fedprivacy.values.spent import REASONS
 from tests.dashboard.promql import labels_of, selected, selectors
 from tests.dashboard.shown import asking, record, troubled
 from tests.ledger import conftest
@@ -131,18 +131,6 @@ def test_what_has_no_bound_is_infinite_and_what_has_no_budget_is_missing(url):
     assert math.isnan(told(samples, "run_metric", "run", "metric")["some", "loss"])
 
 
-def test_a_run_that_has_not_begun_claims_no_epsilon(tmp_path):
-    record(at(tmp_path, "begun"), facts("begun", rounds=5), [])
-    record(at(tmp_path, "empty"), facts("empty"), [finished(0, [])])
-    samples = samples_of(asking(tmp_path))
-    assert told(samples, "run_round") == {"begun": 0.0, "empty": 0.0}
-    assert told(samples, "run_rounds_planned")["begun"] == 5.0
-    assert told(samples, "clients", "run", "state") == {
-        (run, state): 0.0 for run in ("begun", "empty") for state in ClientState
-    }
-    assert not told(samples, "epsilon") and not told(samples, "epsilon_budget_share_max")
-
-
 @pytest.mark.parametrize(
     ("accept", "content_type", "parse"),
     [
@@ -192,18 +180,6 @@ def test_of_runs_that_ended_the_newest_of_the_last_day_are_told_of():
     assert not list(told_of(old))
     silent = [a_run("since yesterday", DAY + 60), a_run("for a week", WEEK + 60)]
     assert [run.facts.name for run in told_of(silent)] == ["since yesterday"]
-
-
-def test_a_run_of_many_clients_has_no_series_for_each(tmp_path):
-    for name, clients in (("many", MOST_CLIENTS), ("more", MOST_CLIENTS + 1)):
-        accounts = [spent(f"client-{n}", 0.1) for n in range(clients)]
-        record(at(tmp_path, name), facts(name), [finished(0, accounts), finished(1, accounts)])
-    samples = samples_of(asking(tmp_path))
-    for metric in ("client_epsilon", "client_rounds_left"):
-        assert {run for run, _ in told(samples, metric, "run", "client_id")} == {"many"}
-        assert len(told(samples, metric, "client_id")) == MOST_CLIENTS
-    assert told(samples, "clients", "run", "state")["more", "active"] == MOST_CLIENTS + 1
-    assert told(samples, "epsilon_budget_share_max")["more"] == pytest.approx(0.1 / 3)
 
 
 @pytest.mark.exhaustive

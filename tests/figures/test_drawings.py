@@ -19,6 +19,7 @@ from fedprivacy.figures import (
     tradeoff_figure,
 )
 from fedprivacy.figures.experiments import parallel_figure
+from fedprivacy.figures.run import bounds_below
 from fedprivacy.figures.style import COSTS, EXHAUSTED, GRID, RUNS, SPENDING
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap
@@ -65,13 +66,10 @@ def test_exhausted_clients_are_recognised_without_colour_and_an_epsilon_without_
     assert "Largest privacy loss: ε ∞ of budget 3; 2 of 4 clients exhausted" in texts(root) and len(labels(root)) == 3
 
 
-def test_a_metric_that_is_no_accuracy_has_an_axis_of_its_own():
+def test_a_metric_that_is_no_accuracy_has_an_axis_of_its_own_and_what_some_rounds_measure_alone_is_joined():
     shown = texts(drawn(metric_figure(alike(metric="mse", value=lambda n: 2.0 + 1 / n).series())))
     assert "After 60 rounds: mse 2.017" in shown
     assert "3.0" in shown and not {text for text in shown if text.endswith("%") and "mse" not in text}
-
-
-def test_what_some_rounds_measure_alone_is_joined_and_says_where_it_comes_from():
     history = alike(rounds=7)
     rounds = list(history.rounds)
     for n, told in ((3, 0.5), (6, 0.75)):
@@ -94,6 +92,10 @@ def test_a_cell_is_coloured_if_it_cost_something_grey_if_nothing_and_empty_if_un
     cells = marks(figure([0.3, 0.0, 0.1], [math.nan, 0.2, math.inf]), "rect")
     assert len(coloured(cells, GRID)) == 1 and sum(len(coloured(cells, colour)) for colour in COSTS) == 3
     assert "No client's ε grew" in written(figure([0.0, 0.0]))
+    for largest in (1e-9, 0.03, 0.9999, 1.0, 7.3, 2e4):
+        bounds = bounds_below(largest)
+        assert len(bounds) == 5 and bounds == sorted(bounds) and bounds[-1] < largest <= 2.5 * bounds[-1] * (1 + 1e-9)
+        assert all(float(f"{bound:.1g}") == pytest.approx(bound, rel=1e-12) for bound in bounds)
 
 
 @pytest.mark.exhaustive

@@ -41,16 +41,6 @@ def test_a_run_is_found_in_its_folder_and_its_charges_wherever_its_ledger_is(tmp
     assert names(Catalogue([at(folder / "own" / "ledger.db")])) == ["own"]
 
 
-def test_a_run_that_is_in_its_folder_and_beside_its_ledger_is_listed_once_as_in_its_folder(tmp_path):
-    shared, folder = at(tmp_path / "shared.db"), tmp_path / "runs"
-    record(at(folder / "one" / "run.db"), facts("one"), growing(["a"], 4), RunStatus.FINISHED)
-    record(shared, facts("one"), growing(["a"], 3))
-    record(shared, facts("elsewhere"), growing(["a"], 2))
-    for sources in ([str(folder), shared], [shared, str(folder)]):
-        listed = {run.facts.run_id: run.finished for run in Catalogue(sources).listing().runs}
-        assert listed == {"one": 4, "elsewhere": 2}
-
-
 def made(folder):
     folder.mkdir(parents=True)
     return folder

@@ -9,9 +9,7 @@ import pytest
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.records.history import RunHistory, costs_of, series_of
 from fedprivacy.runs.records.store import RunRecording, RunStore
-from fedprivacy.runs.records.store.schema import client_row, recorded_clients, recorded_rounds, round_row
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.runs import Roster
 from fedprivacy.values.series import MOST_CURVES
 from tests.runs.histories import settings
 from tests.runs.store.made_up import facts, finished, growing, spent
@@ -75,12 +73,3 @@ def test_figures_are_drawn_from_the_same_and_clients_stand_the_same(both):
     assert one == other
     one, other = map(costs_of, both)
     assert one == other and np.array_equal(one.growth, other.growth, equal_nan=True)
-
-
-def test_every_column_holds_what_a_value_says():
-    """By name: a field that is added to a value must be given a column, or be left out on purpose."""
-    (result,) = growing(["a"], 0)
-    roster = Roster(10)
-    roster.add(result)
-    assert client_row("run-1", roster.clients["a"]).keys() == set(recorded_clients.c.keys())
-    assert round_row("run-1", result.point, 0.0).keys() == set(recorded_rounds.c.keys())

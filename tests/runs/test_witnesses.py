@@ -1,7 +1,6 @@
 """Which ledger a witness in a run's folder is of, and what a ledger that lacks it is told."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -29,24 +28,6 @@ def test_a_ledger_that_holds_what_was_signed_passes_and_an_older_copy_of_it_does
     for run in ("two", "three"):  # as the page says, if the newer ledger is lost for good
         (host.runs / run / WITNESS).rename(host.runs / run / "lost.json")
     host.check("ledger")
-
-
-def test_a_ledger_that_is_gone_is_missed_and_a_new_one_of_another_name_is_not(host):
-    host.run("one", "ledger")
-    host.check("new")
-    Path(host.folder / "ledger.db").unlink()
-    with pytest.raises(LedgerError, match="does not hold entry"):
-        host.check("ledger")
-    host.run("two", "new")
-    host.check("new")
-
-
-def test_several_ledgers_on_one_host_are_held_to_their_own_runs(host):
-    for number in range(3):
-        host.run(f"one-{number}", "one")
-        host.run(f"other-{number}", "other")
-    host.check("one")
-    host.check("other")
 
 
 def test_a_ledger_that_moved_is_known_by_its_runs(host):
