@@ -16,14 +16,6 @@ def undrawn(monkeypatch):
     monkeypatch.setattr(recorder, "draw", leave_an_empty_report)
 
 
-@pytest.fixture(scope="module")
-def undrawn_runs():
-    """The same for all of a module's runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder, "draw", leave_an_empty_report)
-        yield
-
-
 def leave_an_empty_report(history, folder):
     (folder / REPORT).touch()
 

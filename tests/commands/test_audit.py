@@ -7,7 +7,6 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from shutil import copytree
 
 import pytest
 from safetensors.numpy import save
@@ -40,37 +39,19 @@ def quick(monkeypatch):
     monkeypatch.setattr(auditor, "lower_bounds", own_records)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, undrawn_runs):
-    """A run, of which tests take copies."""
-    folder = tmp_path_factory.mktemp("finished")
-    fedprivacy("simulate", *SMALL, "--out", "run", cwd=folder)
-    return folder / "run"
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A run of a test's own, in its folder."""
-    return copytree(finished, tmp_path / "run")
-
-
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_sound_code_passes_and_a_page_says_what_was_found(tmp_path):
     done = fedprivacy("audit", *SMALL, cwd=tmp_path)
-    assert re.search(
-        r"Audit of task cancer passed: 1 gate; attacks showed at least epsilon \S+, and at most 2\.00",
-        unwrapped(done.stdout),
-    )
+    said = r"Audit of task cancer passed: 1 gate; attacks showed at least epsilon \S+, and at most 2\.00"
+    assert re.search(said, unwrapped(done.stdout))
     assert not done.stderr.strip()  # of what clients refuse, too
     quiet = fedprivacy("audit", *SMALL, "--quiet", cwd=tmp_path)
     assert re.fullmatch(r"Audit of task cancer passed: .*\.\n", quiet.stdout) and not quiet.stderr
     page = (tmp_path / "runs" / "audit-1" / "audit.html").read_text()
     assert "Everything is as it should be." in page and "<script" not in page
-    assert not set(re.findall(r"https?://[^\s\"<]+", page)) - {
-        "http://www.w3.org/2000/svg",
-        "http://www.w3.org/1999/xlink",
-    }
+    links = set(re.findall(r"https?://[^\s\"<]+", page))
+    assert links <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
 
 
 @pytest.mark.usefixtures("quick")
@@ -100,27 +81,23 @@ def test_ctrl_c_ends_an_audit_with_130_and_leaves_nothing(tmp_path, monkeypatch)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.usefixtures("quick")
-def test_a_run_without_a_model_is_attacked_at_a_new_one_alone_and_another_s_model_is_refused(run, tmp_path):
+@pytest.mark.usefixtures("quick", "undrawn")
+def test_a_finished_run_is_held_to_its_figures_and_its_model_and_attacked_at_a_new_one_without(tmp_path):
+    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
+    run, audit = tmp_path / "run", ("audit", "--run", "run", "--seed", "1")
     for model, said in (
         (b"none", "model.safetensors' holds no model"),
         (save({}), "holds another model than its task makes now"),
     ):
         (run / "model.safetensors").write_bytes(model)
-        refused = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=2)
+        refused = fedprivacy(*audit, cwd=tmp_path, code=2)
         assert said in unwrapped(refused.stderr) and not (run / "audit.html").exists()
     (run / "model.safetensors").unlink()
-    found = json.loads(fedprivacy("audit", "--run", "run", "--seed", "1", "--json", cwd=tmp_path).stdout)
-    assert list(found["lower_bounds"]) == [OWN_RECORD]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.usefixtures("quick")
-def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
+    assert list(json.loads(fedprivacy(*audit, "--json", cwd=tmp_path).stdout)["lower_bounds"]) == [OWN_RECORD]
     rounds = rounds_of(run)
     rounds[-1]["clients"][1]["epsilon"] /= 2
     falsify(run, rounds)
-    found = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=1).stdout
+    found = fedprivacy(*audit, cwd=tmp_path, code=1).stdout
     assert "run: client-1 is shown an epsilon of" in unwrapped(found)
 
 

@@ -93,9 +93,7 @@ FILES = {
     "simulate --out kept": ("out is 'kept'", "already holds a run", "name a new folder"),
     "simulate --ledger sqlite:////nowhere/at/all/ledger.db": ("/nowhere/at/all",),
     "simulate --out /proc/nowhere": ("which cannot be written: ", "name another folder"),
-    "audit --out broken.py/found": (
-        "out is 'broken.py/found', which cannot be written: Not a directory; name another",
-    ),
+    "audit --out broken.py/found": ("out is 'broken.py/found', which cannot be written: Not a directory; name",),
     "simulate --signing-key broken.py": ("signing-key is 'broken.py'", "no readable private key"),
     "dashboard --store nowhere": ("nowhere", "name the ledger of a run"),
     "guard show nowhere.log": ("nowhere.log", "does not exist"),

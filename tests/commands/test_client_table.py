@@ -4,6 +4,7 @@ import io
 import json
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -14,7 +15,6 @@ from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.metrics import HeldOut
-from fedprivacy.values.runs import RoundResult
 from fedprivacy.values.spent import ClientState
 from tests.commands.running import fedprivacy, unwrapped
 from tests.runs.histories import settings
@@ -51,10 +51,7 @@ def history(clients, kinds, *, trouble=0, rounds=2):
         for number in range(rounds + 1)
     ]
     held = {f"client-{n}": HeldOut(3, {"accuracy": 0.5, "loss": 1.0, "auc": n / clients}) for n in range(clients)}
-    last = results[-1]
-    results[-1] = RoundResult(
-        last.round, last.metrics, last.spent, last.participants, last.failures, last.unreconciled, held_out=held
-    )
+    results[-1] = replace(results[-1], held_out=held)
     told = settings(rounds=rounds, task="digits", clients=clients)
     return RunHistory(told, 1.5, NeighbouringRelation.ZERO_OUT, "accuracy", results[0], tuple(results[1:]))
 

@@ -129,6 +129,9 @@ class Words(Guessing):
     def model(self): return torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Flatten(), torch.nn.Linear(6, 2))
     def shard(self, source): return fp.Shard(torch.ones(9, 2).long(), torch.ones(9).long())
 
+class Lost(Words):
+    def shard(self, source): return fp.Shard(torch.ones(9, 2).long(), torch.full((9,), 5), null=False)
+
 class Said(Words):
     def shard(self, source): return fp.Shard(torch.ones(9, 2).long(), torch.ones(9).long(), null=False)
 """
@@ -170,6 +173,8 @@ def test_the_owner_is_told_which_cells_cannot_be_read_and_whole_numbers_must_say
     assert "null=False if none does" in report(tables, "tables.py:Words", code=1)["null_rows"]
     assert "does not say which rows are null" in tables("tables.py:Words", code=1)[0]
     assert report(tables, "tables.py:Said", code=0)["null_rows"] == ""
+    assert "9 of 9 records that were tried have no gradient" in tables("tables.py:Lost", code=1)[0]
+    assert "set allow_null = True in the task" in tables("tables.py:Lost", code=1)[0]
 
 
 def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):

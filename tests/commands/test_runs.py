@@ -173,11 +173,11 @@ def test_every_setting_survives_its_file(given, tmp_path):
     assert resolve(settings_in(tmp_path / "run.toml") | {"out": "somewhere"}) == config
 
 
-SHORT = {"clients": 2, "rounds": 2, "progress": False}
+SHORT = {"clients": 2, "rounds": 2, "progress": False, "drawn": False}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory, undrawn_runs):
+def runs(tmp_path_factory):
     """Folders of a baseline and of two private runs, one of them with another learning rate."""
     home = tmp_path_factory.mktemp("home")
     fp.simulate("cancer", privacy=False, out=home / "baseline", **SHORT)

@@ -115,10 +115,9 @@ def test_every_figure_is_vega_lite_and_csv(ask, name):
 
 def test_a_run_before_its_first_round_has_nothing_to_draw(tmp_path):
     record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("early"), growing(["a"], 0))
-    ask = asking(tmp_path)
     for name in ("metric", "epsilon", "tradeoff", "cost"):
-        assert "no finished round" in get(ask, f"runs/early/figures/{name}", 409)["detail"]
-        assert "no numbers" in get(ask, f"runs/early/figures/{name}.csv", 409)["detail"]
+        assert "no finished round" in get(asking(tmp_path), f"runs/early/figures/{name}", 409)["detail"]
+        assert "no numbers" in get(asking(tmp_path), f"runs/early/figures/{name}.csv", 409)["detail"]
 
 
 def test_runs_are_compared(ask):

@@ -111,6 +111,12 @@ def test_the_trade_off_goes_through_every_round_and_budgets_are_upright_rules_of
     assert len(dashed(many)) == 2
     assert {"least of 4 budgets, ε = 1", "largest of 4 budgets, ε = 4"} <= set(texts(many))
     assert not dashed(drawn(tradeoff_figure(alike(budget=math.inf).series())))
+    for said, dots, given in (
+        ("a number", 2, {"value": lambda n: math.inf if n == 3 else 0.5}),
+        ("measured", 0, {"metric": None}),
+    ):
+        root = drawn(tradeoff_figure(alike(rounds=3, **given).series()))
+        assert f"After 3 rounds: accuracy not {said} for ε 0.67" in written(root) and len(marks(root, "symbol")) == dots
 
 
 @pytest.mark.exhaustive

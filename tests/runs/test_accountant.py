@@ -90,7 +90,7 @@ def test_nothing_is_granted_or_shown_as_left_once_a_budget_has_expired(ledger):
     assert accountant.grant(ROUND, {"one": 2, "two": 2}) == {"two": 2}
     spent = accountant.spent()
     assert spent["one"].exhausted and spent["one"].steps_left == 0
-    assert spent["two"].steps_left == QUOTA - 2
+    assert spent["two"].steps_left == QUOTA - 2 and accountant.most_charged() == {EVENT: 2}
 
 
 def test_a_client_s_own_book_counts_where_it_holds_more_and_says_how_much_more(ledger):
@@ -217,6 +217,9 @@ def test_a_budget_that_ends_between_two_readings_leaves_nothing_though_nobody_wr
     assert run.spent().exhausted == ("a",)
     Ledger(url).set_budget("a", BUDGET, None, "prolonged")
     assert run.spent().exhausted == ()
+    accountant_of(url, ["late"], "another").grant(Attempt("another", 1), {"late": 7})
+    run.enrol({"late": "late"}, {"late": OTHER})  # a client that joins later is read with what it spent before
+    assert run.spent()["late"].steps == 7
 
 
 @pytest.mark.exhaustive

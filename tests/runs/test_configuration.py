@@ -138,27 +138,6 @@ def test_what_there_is_none_of_or_what_does_not_go_together_is_one_problem(setti
     assert problem.endswith(".")
 
 
-JUST_RIGHT = [
-    {"spend": 3.0},
-    {"local_evaluation": 5, "rounds": 5},
-    *({"algorithm": name, "local_steps": kind.fewest_steps} for name, kind in ALGORITHMS.items() if name != "fedbn"),
-    {**PERSONAL, "personal_steps": 3},
-    {"fine_tuning_rounds": 4, "rounds": 5},
-    {"strategy": "krum", "clients": 5},
-    {"strategy": "krum", "cohort_size": 5},
-    {"strategy": "fedtrimmedavg", "fraction_train": 0.5},
-    {"strategy": "fedprox", "local_steps": 2},
-    {"cohort_size": 10},
-]
-"""The other side of the edges of what is refused."""
-
-
-def test_what_is_just_right_is_taken():
-    for settings in JUST_RIGHT:
-        config = resolve({key.replace("_", "-"): value for key, value in settings.items()})
-        assert {key: getattr(config, key) for key in settings} == settings
-
-
 def test_a_ledger_is_no_folder_and_settings_of_another_version_are_named(tmp_path):
     assert problems(ledger=str(tmp_path))[0].endswith(f"a folder; name a file, such as {tmp_path / 'ledger.db'}.")
     public = resolve({}).public()

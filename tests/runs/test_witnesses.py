@@ -58,12 +58,12 @@ def test_a_ledger_that_no_settings_name_is_the_simulation_s_own_or_that_of_deplo
     host.check("runs/simulated/ledger")
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"number": 1}'])
-def test_a_witness_that_cannot_be_read_is_not_passed_over(host, content):
+def test_a_witness_that_cannot_be_read_is_not_passed_over(host):
     folder = host.run("one", "ledger")
-    (folder / WITNESS).write_text(content)
-    with pytest.raises(LedgerError, match="holds no signed head; put back that file, or rename it"):
-        host.check("ledger")
+    for content in ("", "[]", '{"number": 1}'):
+        (folder / WITNESS).write_text(content)
+        with pytest.raises(LedgerError, match="holds no signed head; put back that file, or rename it"):
+            host.check("ledger")
     host.run("two", "other")
     host.check("other")  # which it is no witness of
     (folder / "config.json").unlink()  # no run's folder
