@@ -184,33 +184,16 @@ PARTS = "return ([fp.Shard(torch.zeros(50, 2), torch.zeros(50).long())] * 2)"
 
 BAD = {
     "a file that is no Python": ({"head": "import ("}, "SyntaxError", "mine.py, line 1"),
-    "a class that wants arguments": (
-        {"body": "def __init__(self, folder): pass"},
-        "cannot be made without arguments",
-        "'folder'",
-        "give each a default",
-    ),
+    "arguments that are wanted": ({"body": "def __init__(self, folder): pass"}, "'folder'", "give each a default"),
     "a model that fails": ({"model": "raise RuntimeError('no weights')"}, "model() fails", "no weights", "line 5"),
     "no model": ({"model": "return None"}, "model() returns a NoneType", "return a torch.nn.Module"),
     "a model that mixes records": ({"model": "return torch.nn.BatchNorm1d(2)"}, "BatchNorm1d", "use GroupNorm"),
     "a model for other records": ({"model": "return torch.nn.Linear(3, 2)"}, "records of client-0, shape [2, 2]"),
-    "a loss of the batch": (
-        {"loss": "return torch.nn.functional.cross_entropy(outputs, targets)"},
-        "return one value for each record",
-        "reduction='none'",
-    ),
-    "numpy's arrays": (
-        {"shard": "return fp.Shard(np.zeros((9, 2)), np.zeros(9))"},
-        "inputs are a ndarray",
-        "torch.as_tensor",
-        "line 9",
-    ),
+    "a loss of the batch": ({"loss": "return outputs.mean()"}, "return one value for each record", "reduction='none'"),
+    "numpy's arrays": ({"shard": "return fp.Shard(np.zeros((9, 2)), np.zeros(9))"}, "a ndarray", "as_tensor", "line 9"),
     "a split in fewer parts": (
         {"shard": f"{PARTS}[source.partition_id]", "body": "recipe = fp.Recipe(clients=4, delta=1e-3)"},
-        "shard() for client-2 fails",
-        "list index out of range",
-        "part 3 of 4",
-        "lower clients",
+        *("shard() for client-2 fails", "list index out of range", "part 3 of 4", "lower clients"),
     ),
     "an evaluation that fails": ({"evaluate": "open('test.csv')"}, "evaluate() fails", "test.csv", "line 11"),
     "a text for a metric": ({"evaluate": "return {'accuracy': 'good'}"}, "a str for 'accuracy'", "numbers by name"),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import re
 import subprocess
 import sys
@@ -114,21 +113,6 @@ def test_a_run_is_told_of_as_it_stands(url):
     left = dict.fromkeys(("well", "refusing", "failing", "silent", "=cmd()"), 3.0) | {"spent": 0.0}
     assert told(samples, "client_rounds_left", "client_id") == {(name,): n for name, n in left.items()}
     assert told(samples, "client_epsilon", "client_id", "delta") == {(name, "1e-5"): 0.8 for name in left}
-
-
-def test_what_has_no_bound_is_infinite_and_what_has_no_budget_is_missing(url):
-    accounts = [spent("bounded", 0.4, budget=4.0), spent("free", math.inf, budget=math.inf)]
-    record(url, facts("some"), [finished(0, accounts), finished(1, accounts, loss=math.nan)])
-    lost = [spent("lost", math.inf, budget=2.0), spent("bounded", 0.4, budget=4.0)]
-    record(url, facts("lost"), [finished(0, lost)])
-    samples = samples_of(asking(url))
-    assert told(samples, "epsilon_budget") == {"some": 4.0, "lost": 2.0}
-    assert told(samples, "epsilon_budget_share_max") == {"some": pytest.approx(0.1), "lost": math.inf}
-    assert told(samples, "epsilon", "run", "quantile")["lost", "1"] == math.inf
-    assert told(samples, "client_epsilon", "run", "client_id")["some", "free"] == math.inf
-    left = {("some", "bounded"), ("lost", "bounded"), ("lost", "lost")}
-    assert set(told(samples, "client_rounds_left", "run", "client_id")) == left
-    assert math.isnan(told(samples, "run_metric", "run", "metric")["some", "loss"])
 
 
 @pytest.mark.parametrize("parse", [parsed, parsed_openmetrics])

@@ -10,15 +10,8 @@ from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.records.store import ClientQuery, RunRecording, RunStore
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.runs import AuditResult, RunStatus
+from tests.dashboard.shown import record
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
-
-
-def record(url, records, its_facts=None):
-    recording = RunRecording(url, its_facts or facts())
-    for one in records:
-        recording.add(one)
-        recording.flush()
-    recording.close()
 
 
 @pytest.fixture
@@ -31,7 +24,7 @@ def store(url):
 
 def test_rounds_clients_and_curves_are_read_back(store, url):
     records = growing(["a", "b", "c"], 12)
-    record(url, records)
+    record(url, facts(), records)
     (run,) = store.runs()
     assert run == store.run("run-1").now
     assert (run.facts, run.status, run.last) == (facts(), RunStatus.RUNNING, records[-1].point)
@@ -55,7 +48,7 @@ def test_states_say_what_became_of_a_client(store, url):
         finished(1, accounts, failures={"recovered": "no-reply"}, unreconciled=["recovered"]),
         finished(2, accounts, failures=failures, unreconciled=["silent"]),
     ]
-    record(url, rounds)
+    record(url, facts(), rounds)
     run = store.run("run-1")
     clients = {client.client_id: client for client in run.clients(ClientQuery())[1]}
     assert {name: client.state for name, client in clients.items()} == states
@@ -69,7 +62,7 @@ def test_states_say_what_became_of_a_client(store, url):
 
 def test_clients_are_sorted_searched_and_paged(store, url):
     names = [f"ward-{n:03d}" for n in range(120)] + ["100%_sure", "100xysure"]
-    record(url, growing(names, 2, pace={name: 0.1 + 0.01 * (n % 7) for n, name in enumerate(names)}))
+    record(url, facts(), growing(names, 2, pace={name: 0.1 + 0.01 * (n % 7) for n, name in enumerate(names)}))
     seen = []
     for offset in range(0, 140, 25):
         total, page = store.run("run-1").clients(ClientQuery(sort="epsilon", limit=25, offset=offset))
@@ -104,7 +97,7 @@ def test_an_outage_loses_nothing(store, url):
 
 def test_audits_are_kept_in_their_order_and_runs_apart(store, url):
     for run_id, names in (("run-1", ["a", "b"]), ("two", ["b"])):
-        record(url, growing(names, 2), facts(run_id))
+        record(url, facts(run_id), growing(names, 2))
     assert {run.facts.run_id for run in store.runs()} == {"run-1", "two"}
     assert [store.run(run_id).clients(ClientQuery())[0] for run_id in ("run-1", "two")] == [2, 1]
     found = [
