@@ -14,10 +14,9 @@ from safetensors.numpy import save
 from fedprivacy import epsilon
 from fedprivacy.audit import auditor
 from fedprivacy.audit.apps.app_audit import GATES
-from fedprivacy.audit.gates import Judged, claimed_epsilon, gate
+from fedprivacy.audit.gates import Judged, gate
 from fedprivacy.audit.lower_bounds import OWN_RECORD, own_records
 from fedprivacy.audit.real_client import NoUpdateError
-from fedprivacy.flower import InProcessGrid
 from tests.commands.running import fedprivacy, unwrapped
 from tests.privacy.bugs.swapped import planted
 from tests.runs.rounds import falsify, rounds_of
@@ -65,15 +64,15 @@ def test_a_bug_that_an_attack_shows_ends_with_1(tmp_path):
 
 
 def test_ctrl_c_ends_an_audit_with_130_and_leaves_nothing(tmp_path, monkeypatch):
-    """While a gate rehearses a run, whose books are in a folder."""
+    """While attacks go on."""
 
     def interrupted(*_, **__):
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(600.0)
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(auditor, "GATES", {"ledger": claimed_epsilon.check})
-    monkeypatch.setattr(InProcessGrid, "push_messages", interrupted)
+    monkeypatch.setattr(auditor, "GATES", {})
+    monkeypatch.setattr(auditor, "lower_bounds", interrupted)
     done = fedprivacy("audit", *SMALL, cwd=tmp_path, code=130)
     assert not done.stdout and "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
