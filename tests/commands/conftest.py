@@ -1,4 +1,4 @@
-"""Fixtures of commands' tests: runs that draw nothing, runs of `stopping`, and a command in an empty folder."""
+"""Fixtures of commands' tests: runs that draw nothing, and a command in an empty folder."""
 
 import sys
 
@@ -7,27 +7,13 @@ import pytest
 from fedprivacy.commands.app import app
 from fedprivacy.runs.records.folder import REPORT
 from fedprivacy.server import recorder
-from tests.commands import stopped
-from tests.commands.running import fedprivacy
 from tests.terminal import CliRunner
 
 
 @pytest.fixture
 def undrawn(monkeypatch):
     """Runs leave no figure and an empty report, which the command looks for: to draw them takes most of their time."""
-    monkeypatch.setattr(recorder, "draw", leave_an_empty_report)
-
-
-@pytest.fixture(scope="module")
-def undrawn_runs():
-    """The same for all of a module's runs."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder, "draw", leave_an_empty_report)
-        yield
-
-
-def leave_an_empty_report(history, folder):
-    (folder / REPORT).touch()
+    monkeypatch.setattr(recorder, "draw", lambda history, folder: (folder / REPORT).touch())
 
 
 @pytest.fixture
@@ -43,17 +29,3 @@ def typed(tmp_path, monkeypatch):
         return result.exit_code, result.stdout, result.stderr
 
     return invoke
-
-
-@pytest.fixture
-def place(tmp_path):
-    """A folder with the task, which no test before has loaded: what it keeps for a process it keeps by its file."""
-    return stopped.written(tmp_path)
-
-
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory):
-    """The files of a run that nobody stops."""
-    folder = stopped.written(tmp_path_factory.mktemp("whole"))
-    fedprivacy("simulate", *stopped.options(folder), cwd=folder)
-    return stopped.results(folder / "run")

@@ -58,53 +58,6 @@ def test_what_is_told_of_a_bug_does_not_depend_on_a_record(tmp_path, monkeypatch
     assert one == other
 
 
-def told_of(tmp_path, *typed):
-    before = sorted(tmp_path.rglob("runs"))
-    refused = fedprivacy("audit", *typed, cwd=tmp_path, code=2)
-    assert "Traceback" not in refused.stderr and sorted(tmp_path.rglob("runs")) == before
-    return unwrapped(refused.stderr)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"key": "no.key"}, "key is 'no.key', which is not there; 'fedprivacy deploy client-key NAME' makes it"),
-        ({"disclose_shard_size": False}, "makes shard sizes public, and disclose-shard-size is false"),
-        ({"folder": "/nowhere"}, "folder is '/nowhere', and the task does not work on the records there (FileNotFound"),
-    ],
-    ids=str,
-)
-def test_a_configuration_that_cannot_be_read_ends_with_2_and_says_what_to_do(changed, said, tmp_path):
-    home = home_of(tmp_path / "host", **changed)
-    assert said in told_of(tmp_path, "--node", home)
-
-
-def test_a_task_that_is_changed_or_not_named_is_not_audited(tmp_path):
-    home = home_of(tmp_path / "host")
-    config = home / "node-config.toml"
-    lines = config.read_text().splitlines()
-    config.write_text("\n".join(line for line in lines if not line.startswith("task")))
-    assert "it names no task, since the app brings it; name the app's own" in told_of(tmp_path, "--node", home)
-    config.write_text("\n".join(lines).replace(":Sides", f":Sides@sha256:{'0' * 64}"))
-    assert "but the file's is" in told_of(tmp_path, "--node", home)
-
-
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        (("--node", "nowhere"), "node is 'nowhere', which cannot be read"),
-        (("--node", "host", "--clients", "3"), "clients is set, and no client sees it; leave it out beside --node"),
-        (("--node", "host", "--run-config", "no.toml"), "run-config is 'no.toml', which cannot be read"),
-        (("--node", "host", "--noise-multiplier", "0.2"), "this client takes no grant below 0.3"),
-        (("--run-config", "run.toml"), "run-config is set without --node"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_cannot_be_audited_is_named(typed, said, tmp_path):
-    home_of(tmp_path / "host")
-    assert said in told_of(tmp_path, *typed)
-
-
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_the_operator_s_settings_are_audited_where_they_are_given(tmp_path):

@@ -1,18 +1,22 @@
-"""`fedprivacy runs`: runs are found by their tags and settings, sorted by what they measured, explained and removed."""
+"""Runs that are kept are found, sorted, explained, removed and compared, and their files repeat them."""
 
+import html
 import json
+import re
+import shutil
 import sqlite3
+import tomllib
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.runs.settings.configuration import resolve
+from fedprivacy.runs.settings.run_file import as_toml, settings_in
 from tests.commands.running import fedprivacy, unwrapped
-from tests.dashboard.shown import record
 from tests.flower.blobs import Blobs
-from tests.runs.store.made_up import facts, growing
+from tests.runs.rounds import rounds_of, same_results
 
 SETTINGS = {"clients": 3, "rounds": 2, "seed": 1, "progress": False}
 
@@ -115,19 +119,111 @@ def test_what_python_cannot_list_or_open_is_named(call, told, tmp_path, monkeypa
         call()
 
 
+GIVEN = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--batch-size", "20", "--speeds", "lognormal:1")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """Where a run by options is in the folder `run`."""
+    place = tmp_path_factory.mktemp("typed")
+    fedprivacy("simulate", *GIVEN, "--out", "run", cwd=place)
+    return place
+
+
+@pytest.mark.exhaustive
+def test_an_option_wins_over_the_file(place):
+    plan = fedprivacy("plan", "--config", "run/run.toml", "--rounds", "3", "--json", cwd=place).stdout
+    assert plan == fedprivacy("plan", *GIVEN, "--rounds", "3", "--json", cwd=place).stdout
+    assert plan != fedprivacy("plan", *GIVEN, "--json", cwd=place).stdout
+
+
+@pytest.mark.exhaustive
+def test_an_audit_and_questions_take_a_file(place):
+    (place / "wrong.toml").write_text("rounds = 0\n")
+    assert "wrong.toml: rounds is 0" in fedprivacy("audit", "--config", "wrong.toml", cwd=place, code=2).output
+    (place / "asked.toml").write_text('task = "cancer"\nclients = 2\nepsilon = 2.0\n')
+    fedprivacy("ask", "count", "--plan", "--config", "asked.toml", cwd=place)
+    refused = fedprivacy("ask", "count", "--plan", "--config", "run/run.toml", cwd=place, code=2).output
+    assert "run/run.toml: this command does not take rounds, local-steps" in " ".join(refused.split())
+
+
+@pytest.mark.exhaustive
+def test_a_run_is_repeated_from_python(place, tmp_path):
+    run = fp.open_run(place / "run")
+    again = fp.simulate(**run.keywords | {"out": tmp_path / "again"}, progress=False)
+    assert same_results(again.folder) == same_results(run.folder)
+    assert again.keywords == run.keywords
+    kept = {name.replace("_", "-"): value for name, value in run.keywords.items()}
+    assert tomllib.loads((run.folder / "run.toml").read_text()) == kept
+
+
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    "given",
     [
-        (("--setting", "=1"), "setting is '=1'; give KEY=VALUE"),
-        (("--store", "notes.txt"), "notes.txt cannot be used: file is not a database"),
-        (("--status", "lost"), "status is 'lost'; choose one of running, finished, stopped, failed"),
-        (("--sort", "acuracy"), "sort is 'acuracy'; choose epsilon, rounds"),
-        (("remove", "runs", "--yes"), "'runs' holds no run"),
-        (("error", "nowhere"), "no run in 'nowhere' has failed"),
+        {"batch-size": 8.0, "seed": 2**63 - 1, "spend": 1.0},
+        {"algorithm": "ditto", "local-steps": 4, "pull": 0.1},
+        {"client-terms": '{"client-0": {"epsilon": 1.0}}', "speeds": "lognormal:1"},
+        {"signing-key": 'a \\ "b" \u00fc \U0001f600\n\t.pem', "trackers": "mlflow"},
     ],
+    ids=", ".join,
 )
-def test_what_cannot_be_listed_is_named(typed, told, tmp_path, caplog):
-    record(f"sqlite:///{tmp_path}/runs/one/ledger.db", facts("one"), growing(["a"], 1), RunStatus.FINISHED)
-    (tmp_path / "notes.txt").write_text("nothing")
-    printed = unwrapped(fedprivacy("runs", *typed, cwd=tmp_path, code=2).output)
-    assert told in printed + caplog.text and printed.count("Did you mean") < 2
+def test_every_setting_survives_its_file(given, tmp_path):
+    config = resolve(given | {"out": "somewhere"})
+    (tmp_path / "run.toml").write_bytes(as_toml(config))
+    assert resolve(settings_in(tmp_path / "run.toml") | {"out": "somewhere"}) == config
+
+
+SHORT = {"clients": 2, "rounds": 2, "progress": False, "drawn": False}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of a baseline and of two private runs, one of them with another learning rate."""
+    home = tmp_path_factory.mktemp("home")
+    fp.simulate("cancer", privacy=False, out=home / "baseline", **SHORT)
+    fp.simulate("cancer", epsilon=0.1, out=home / "tight", **SHORT)
+    fp.simulate("cancer", epsilon=2.0, learning_rate=0.01, out=home / "slow", **SHORT)
+    return home
+
+
+def compared(runs, *names):
+    return json.loads(fedprivacy("compare", "--json", *names, "--out", "compared", cwd=runs).stdout)
+
+
+@pytest.mark.exhaustive
+def test_it_says_what_each_run_reached_and_what_privacy_cost(runs):
+    told = compared(runs, "baseline", "tight", "slow")
+    baseline, tight, slow = told["runs"]
+    for row in told["runs"]:
+        rounds = rounds_of(runs / row["run"])
+        accuracies = [one["metrics"]["accuracy"] for one in rounds]
+        assert (row["final"], row["best"]) == (accuracies[-1], max(accuracies))
+        assert row["best_round"] == 1 + accuracies.index(max(accuracies))
+        assert row["epsilon"] == rounds[-1]["max_epsilon"]
+    assert (baseline["privacy"], baseline["epsilon"], baseline["noise_multiplier"]) == (False, None, None)
+    assert (baseline["cost"], tight["cost"]) == (None, pytest.approx(baseline["final"] - tight["final"]))
+    assert told["differing"]["epsilon"] == ["no privacy", "0.1", "2"]
+    assert told["cautions"] == ["slow and its baseline differ in learning-rate, too."]
+    assert slow["noise_multiplier"] < tight["noise_multiplier"]
+    printed = fedprivacy("compare", "baseline", "tight", cwd=runs).output
+    (shown,) = (line for line in printed.partition("Settings that differ")[2].splitlines() if " epsilon " in line)
+    assert re.findall(r"[\w.]+(?: \w+)?", shown) == ["epsilon", "no privacy", "0.1"]
+    assert "no privacy" in printed and "Report: runs/comparison-1/compare.html" in printed
+    assert (runs / "runs" / "comparison-1" / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.exhaustive
+def test_the_page_needs_no_network_and_escapes_names(runs):
+    evil = runs / "<b>evil"
+    shutil.copytree(runs / "tight", evil)
+    settings = evil / "config.json"
+    settings.write_text(settings.read_text().replace(json.dumps(str(runs / "tight")), json.dumps(str(evil))))
+    compared(runs, "baseline", "<b>evil")
+    page = (runs / "compared" / "compare.html").read_text()
+    assert "<b>evil" not in page and "&lt;b&gt;evil" in page
+    assert "default-src 'none'" in page and "<script" not in page
+    assert not re.search(r"(src|href)=", page)
+    words = html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL))
+    assert "The price of privacy" in words and "the baseline" in words and "no privacy" in words
+    in_python = fp.compare(fp.open_run(runs / "baseline"), runs / "tight")
+    assert "<svg" in in_python._repr_html_() and "privacy costs" in repr(in_python)

@@ -1,6 +1,7 @@
-"""`fedprivacy simulate` and `plan`, from the command line, as a user types them."""
+"""`fedprivacy simulate`, `plan` and `recommend`, from the command line, as a user types them."""
 
 import json
+import shlex
 
 import pytest
 import torch
@@ -11,67 +12,33 @@ from fedprivacy.runs.records.folder import read_history
 from fedprivacy.runs.records.run import open_run
 from fedprivacy.tasks import load_task
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.commands.running import fedprivacy, started, summary
+from tests.commands.running import fedprivacy, started, summary, unwrapped
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
 
-@pytest.fixture(scope="module")
-def main_job(tmp_path_factory):
-    """The main job with its default settings, run once as a user does: (folder, what it printed)."""
-    folder = tmp_path_factory.mktemp("main-job")
-    return folder, started("simulate", cwd=folder)
-
-
 @pytest.mark.exhaustive
-def test_the_main_job_learns_digits_within_epsilon_3(main_job):
-    folder, task = main_job[0] / "runs" / "digits-1", load_task("digits")
+def test_the_main_job_learns_digits_within_epsilon_3_and_ends_with_a_table_the_report_and_the_next_command(tmp_path):
+    """With its default settings, as a user types it."""
+    done, folder = started("simulate", cwd=tmp_path), tmp_path / "runs" / "digits-1"
     history = read_history(folder)
-    assert len(history.rounds) == 60
-    assert history.summary()["accuracy"] >= 0.88
+    summary = history.summary()
+    assert len(history.rounds) == 60 and summary["accuracy"] >= 0.88
     with torch.no_grad():
-        assert task.evaluate(open_run(folder).model())["accuracy"] == history.summary()["accuracy"]
-    clients = history.summary()["clients"]
-    assert len(clients) == 10
-    for client in clients:
+        assert load_task("digits").evaluate(open_run(folder).model())["accuracy"] == summary["accuracy"]
+    for client in summary["clients"]:
         event = PoissonSampledGaussian(
             client["sampling_rate"], client["noise_multiplier"], NeighbouringRelation.ZERO_OUT
         )
         assert client["epsilon"] == pytest.approx(pld.epsilon({event: client["steps"]}, client["delta"]))
-        assert 2.98 < client["epsilon"] <= 3.0
-        assert client["delta"] == 1e-4
-
-
-@pytest.mark.exhaustive
-def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
-    printed = main_job[1].stdout
-    assert all(f"client-{n} " in printed for n in range(10)) and printed.count("\n") <= 40
+        assert 2.98 < client["epsilon"] <= 3.0 and client["delta"] == 1e-4
+    assert all(f"client-{n} " in done.stdout for n in range(10)) and done.stdout.count("\n") <= 40
     for words in ("spent as planned", "sigma", "left", "budget epsilon 3, delta 0.0001", "report.html", "Next, "):
-        assert words in printed
-    assert "largest epsilon 3.00 of 3" in main_job[1].stderr
+        assert words in done.stdout
+    assert "largest epsilon 3.00 of 3" in done.stderr
 
 
 SMALL = ("--task", "cancer", "--clients", "3")
-
-
-@pytest.mark.exhaustive
-def test_a_ledger_is_its_file_wherever_one_is_named(tmp_path, monkeypatch):
-    settings = {"rounds": 1, "noise_multiplier": 2.0, "progress": False}
-    options = ("--task", "cancer", "--rounds", "1", "--noise-multiplier", "2")
-    summary(*options, "--ledger", "shared.db", "--out", "first", cwd=tmp_path)
-    ledger = json.loads((tmp_path / "first" / "config.json").read_text())["settings"]["ledger"]
-    assert ledger == f"sqlite:///{tmp_path / 'shared.db'}"
-    monkeypatch.chdir(tmp_path)
-    assert fp.simulate("cancer", **settings, ledger="shared.db").clients[0]["rounds"] == 2
-    assert fp.simulate("cancer", **settings, ledger=tmp_path / "shared.db").clients[0]["rounds"] == 3
-    shown = json.loads(fedprivacy("ledger", "show", "--ledger", "shared.db", "--json", cwd=tmp_path).stdout)
-    assert shown["datasets"][0]["charges"] == 3
-    planned = json.loads(fedprivacy("plan", "--json", *options, "--ledger", "shared.db", cwd=tmp_path).stdout)
-    fresh = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
-    assert planned["clients"][0]["epsilon_by_round"] > fresh["clients"][0]["epsilon_by_round"]
-    again = fedprivacy("simulate", "--resume", "first", "--ledger", "other.db", cwd=tmp_path, code=2)
-    assert "ledger is other.db, but the run goes on with its own" in again.stderr
-    fedprivacy("simulate", "--resume", "first", "--ledger", "shared.db", cwd=tmp_path)
 
 
 def test_a_ledger_or_a_signing_key_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(tmp_path):
@@ -103,3 +70,37 @@ def test_the_plan_says_what_the_run_then_spends(tmp_path):
     spent = [record.spent["client-3"].epsilon for record in read_history(tmp_path / "run").rounds]
     assert planned["clients"][3]["client_id"] == "client-3"
     assert planned["clients"][3]["epsilon_by_round"] == pytest.approx(spent)
+
+
+def test_a_run_names_its_machine_in_its_folder_and_where_all_is_wanted_in_its_last_lines(tmp_path):
+    printed = fedprivacy("simulate", "--verbose", *SMALL, "--rounds", "1", "--out", "run", cwd=tmp_path).stdout
+    kept = json.loads((tmp_path / "run" / "machine.json").read_text())
+    machine = fp.open_run(tmp_path / "run").machine
+    assert kept["gradients"] == machine.gradients and machine.gradients.split(",")[0] == "program"
+    assert kept["records"] == 256 and kept["torch"] == torch.__version__ and kept["noise"] == "numpy"
+    assert f"This machine: {machine.line}." in printed
+
+
+@pytest.mark.exhaustive
+def test_what_was_not_decided_on_this_machine_is_left_open_and_a_run_of_an_earlier_version_names_none(tmp_path):
+    job = {"rounds": 1, "progress": False}
+    stacks = fp.simulate("cancer", clients=100, epsilon=5.0, out=tmp_path / "stacks", **job).machine
+    baseline = fp.simulate("cancer", clients=3, privacy=False, out=tmp_path / "run", **job)
+    assert (stacks.gradients, stacks.records, "gradients by" in stacks.line) == ("stacks of clients", 0, True)
+    machine = baseline.machine
+    assert (machine.gradients, machine.records, "gradients by" in machine.line) == ("", 0, False)
+    (tmp_path / "run" / "machine.json").unlink()
+    assert fp.open_run(baseline.folder).machine is None
+
+
+def test_recommended_settings_have_reasons_and_a_line_to_paste_that_keeps_the_budget(tmp_path):
+    asked = ("recommend", "cancer", "--epsilon", "2", "--clients", "5")
+    words = unwrapped(fedprivacy(*asked, cwd=tmp_path).stdout)
+    assert "For cancer at epsilon 2, delta 0.0001" in words and "455 records in 5 clients" in words
+    told = json.loads(fedprivacy(*asked, "--json", cwd=tmp_path).stdout)
+    assert {choice["key"].replace("-", "_") for choice in told["choices"]} <= told["settings"].keys()
+    assert all(choice["why"] for choice in told["choices"]) and told["command"] in words
+    assert told["call"].startswith('fp.simulate("cancer"')
+    arguments = shlex.split(told["command"].partition(" simulate ")[2])
+    planned = json.loads(fedprivacy("plan", *arguments, "--json", cwd=tmp_path).stdout)
+    assert 1.9 < planned["clients"][0]["epsilon_by_round"][-1] <= 2.0 and not (tmp_path / "runs").exists()

@@ -42,10 +42,7 @@ def chromium():
 def opened(browser, expected="", **options):
     """A page of its own context; when it closes, nothing must have gone wrong or out.
 
-    Args:
-        browser: where.
-        expected: part of what the browser itself says of an answer that is meant to fail.
-        options: of the context.
+    `expected` is part of what the browser itself says of an answer that is meant to fail.
     """
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}} | options)
     context.set_default_timeout(HANG)

@@ -14,30 +14,25 @@ UNEQUAL = "--clients 30 --batch-size 24 --noise-multiplier 5.5 --epsilon 3 --fra
 
 RUNS = {"digits-alike": ["--seed", "0"], "digits-unequal": UNEQUAL.split()}
 
+LARGE = {"viewport": {"width": 1360, "height": 1180}}
 
-def simulate(folder):
-    """Ten clients that are alike, and forty that are not."""
-    for name, options in RUNS.items():
-        out = ["--out", str(folder / name)]
-        subprocess.run([sys.executable, "-m", "fedprivacy", "simulate", "--json", *options, *out], check=True)
+PAGES = {
+    "dashboard": LARGE,
+    "dashboard-dark": LARGE | {"color_scheme": "dark"},
+    "dashboard-phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True},
+}
 
 
 def take(images, folder):
     """The top of the page, light, dark and on a phone, and the table of clients."""
     with serving(folder) as address, chromium() as browser:
-        for name, options in {
-            "dashboard": {"viewport": {"width": 1360, "height": 1180}},
-            "dashboard-dark": {"viewport": {"width": 1360, "height": 1180}, "color_scheme": "dark"},
-            "dashboard-phone": {"viewport": {"width": 390, "height": 844}, "is_mobile": True},
-        }.items():
+        for name, options in PAGES.items():
             with opened(browser, **options) as page:
                 page.goto(address)
                 draw_all(page)
                 page.screenshot(path=images / f"{name}.png")
-                if name == "dashboard":
-                    page.set_viewport_size(
-                        {"width": 1360, "height": 1700}
-                    )  # else the bar would cover the section's top
+                if name == "dashboard":  # taller, or the bar would cover the section's top
+                    page.set_viewport_size({"width": 1360, "height": 1700})
                     page.locator("#clients").screenshot(path=images / "dashboard-clients.png")
 
 
@@ -49,10 +44,11 @@ def draw_all(page):
 
 def main():
     """Write the pictures into the folder that is named."""
-    images = Path(sys.argv[1])
-    with tempfile.TemporaryDirectory() as name:
-        simulate(Path(name))
-        take(images, Path(name))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, options in RUNS.items():
+            command = [sys.executable, "-m", "fedprivacy", "simulate", "--json", *options, "--out", f"{folder}/{name}"]
+            subprocess.run(command, check=True)
+        take(Path(sys.argv[1]), Path(folder))
 
 
 if __name__ == "__main__":

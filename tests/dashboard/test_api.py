@@ -1,17 +1,19 @@
-"""The API says what the store holds, in pages, and refuses what it cannot answer."""
+"""The API says what the store holds, in pages, as its OpenAPI document says, and refuses what it cannot answer."""
 
 import csv
+import functools
 import io
 import json
 import math
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from fedprivacy.accounting.risk import Risk
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.numbers import plain
 from fedprivacy.values.runs import AuditResult
-from tests.dashboard.shown import EVENT, asking, record
+from tests.dashboard.shown import asking, record, serving
 from tests.runs.store.made_up import DELTA, facts, growing
 
 API = "/api/v1"
@@ -23,16 +25,13 @@ def get(ask, path, code=200, **query):
     return answer.json()
 
 
-def test_runs_are_listed_the_newest_first_and_found_by_name(ask):
+def test_runs_are_listed_the_newest_first_and_each_says_where_it_stands_and_what_its_epsilon_means(ask):
     listed = get(ask, "runs")
     assert [run["name"] for run in listed["runs"]] == ["begun", "troubled", "done"]
     assert (listed["total"], listed["problems"]) == (3, [])
     assert [run["name"] for run in get(ask, "runs", search="DON")["runs"]] == ["done"]
     assert [run["name"] for run in get(ask, "runs", status="running", limit=1, offset=1)["runs"]] == ["troubled"]
     assert get(ask, "runs", search="no such run") == {"total": 0, "runs": [], "problems": []}
-
-
-def test_a_run_says_where_it_stands_and_what_its_epsilon_means(ask):
     run = get(ask, "runs/troubled")
     assert (run["status"], run["rounds"], run["rounds_planned"], run["clients"]) == ("running", 3, 8, 6)
     assert (run["view"], run["accountant"], run["delta_text"], run["relation"]) == ("server", "PLD", "1e-5", "zero-out")
@@ -50,14 +49,6 @@ def test_a_run_says_where_it_stands_and_what_its_epsilon_means(ask):
     assert (begun["last"], begun["worst"], begun["phase"]["name"]) == (None, None, "starting")
 
 
-def test_what_an_attacker_finds_is_read_from_all_that_the_worst_client_s_dataset_was_charged(tmp_path):
-    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("charged"), growing(["a", "b"], 3), charged=3)
-    said = get(asking(tmp_path), "runs/charged")["guarantee"]
-    risk = Risk.of_history({EVENT: 6}, DELTA)
-    assert said.endswith(f"At the client that has spent most: {risk.sentence()} {risk.basis}")
-    assert "whole trade-off curve" in risk.basis and "odometer" in said
-
-
 def test_what_is_answered_bears_the_names_of_the_values(ask):
     last = growing([f"client-{n:02d}" for n in range(30)], 12)[-1]
     (told,) = get(ask, "runs/done/rounds", after=11)["rounds"]
@@ -71,7 +62,7 @@ def test_what_is_answered_bears_the_names_of_the_values(ask):
         assert {name: client[name] for name in account} == account
 
 
-def test_a_client_s_rounds_and_charges(ask):
+def test_a_client_s_rounds_and_charges_and_what_a_failure_means_and_became_of(ask):
     one = get(ask, "runs/done/clients/client-03/rounds")
     assert one["client"]["client_id"] == "client-03"
     records = growing([f"client-{n:02d}" for n in range(30)], 12)
@@ -84,9 +75,6 @@ def test_a_client_s_rounds_and_charges(ask):
     ]
     assert get(ask, "runs/done/charges", state="reserved")["total"] == 30
     assert get(ask, "runs/done/charges", round=1, limit=1)["charges"][0]["client_id"] == "client-29"
-
-
-def test_failures_say_what_they_mean_and_what_became_of_the_charge(ask):
     failures = {f["code"]: f for f in get(ask, "runs/troubled/failures")["failures"]}
     assert {code: (f["charge"], f["times"], f["detail"]) for code, f in failures.items()} == {
         "guard-unusable": ("returned", 2, ""),
@@ -94,6 +82,8 @@ def test_failures_say_what_they_mean_and_what_became_of_the_charge(ask):
         "no-reply": ("stands", 2, ""),
     }
     assert failures["no-reply"]["client_ids"] == ["silent"] and failures["no-reply"]["last_round"] == 3
+    text = ask.get(f"{API}/runs/troubled/figures/cost.csv").text
+    assert "'=cmd()" in text and "\n=cmd()" not in text
 
 
 def test_audits_stand_beside_the_guarantee(tmp_path):
@@ -125,15 +115,9 @@ def test_every_figure_is_vega_lite_and_csv(ask, name):
 
 def test_a_run_before_its_first_round_has_nothing_to_draw(tmp_path):
     record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("early"), growing(["a"], 0))
-    ask = asking(tmp_path)
     for name in ("metric", "epsilon", "tradeoff", "cost"):
-        assert "no finished round" in get(ask, f"runs/early/figures/{name}", 409)["detail"]
-        assert "no numbers" in get(ask, f"runs/early/figures/{name}.csv", 409)["detail"]
-
-
-def test_no_cell_of_a_csv_is_a_formula(ask):
-    text = ask.get(f"{API}/runs/troubled/figures/cost.csv").text
-    assert "'=cmd()" in text and "\n=cmd()" not in text
+        assert "no finished round" in get(asking(tmp_path), f"runs/early/figures/{name}", 409)["detail"]
+        assert "no numbers" in get(asking(tmp_path), f"runs/early/figures/{name}.csv", 409)["detail"]
 
 
 def test_runs_are_compared(ask):
@@ -160,3 +144,46 @@ def test_what_is_unknown_or_out_of_bounds_is_refused(ask):
         ("compare/figures/metric", {"runs": ["done"] * 9}),
     ):
         get(ask, path, 422, **query)
+
+
+HANG = 60.0
+"""Seconds after which something hangs."""
+
+THERE = {"run_id": ("done", "troubled", "begun"), "client_id": ("client-03", "=cmd()", "silent")}
+
+
+@pytest.fixture(scope="module")
+def questions(runs):
+    """Questions about a path: sensible ones, of runs that there are and others, and forbidden ones."""
+    import schemathesis
+
+    @st.composite
+    def named(draw, sensible):
+        """Name runs and clients that exist: a made-up name is always unknown."""
+        case = draw(sensible)
+        for name in [name for name in THERE if name in case.path_parameters]:
+            case.path_parameters[name] = draw(st.sampled_from(THERE[name]))
+        return case
+
+    with serving(runs) as address:
+        described = schemathesis.openapi.from_url(f"{address}/api/v1/openapi.json", timeout=HANG)
+
+        @functools.cache
+        def about(path):
+            kinds = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+            sensible, forbidden = (described[path]["GET"].as_strategy(generation_mode=kind) for kind in kinds)
+            return st.one_of(named(sensible), sensible, forbidden)
+
+        yield about
+
+
+PATHS = sorted(path for path in asking().app.openapi()["paths"] if not path.endswith("events"))
+"""Streams of events never end; `test_live` asks for them."""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("path", PATHS)
+@given(data=st.data())
+@settings(suppress_health_check=list(HealthCheck))
+def test_any_question_is_answered_as_described(questions, path, data):
+    data.draw(questions(path)).call_and_validate(timeout=HANG)

@@ -20,12 +20,10 @@ RATES = (0.001, 0.1, 0.5)
 def swept(tmp_path_factory):
     """A folder with three runs of different rates, one of them tagged."""
     folder = tmp_path_factory.mktemp("swept")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedprivacy.server.recorder.draw", lambda history, folder: None)
-        for rate in RATES:
-            settings = {"learning_rate": rate, "clients": 2, "rounds": 2, "epsilon": 3, "seed": 1}
-            tags = "best" if rate == RATES[-1] else ""
-            fp.simulate(Blobs(), out=folder / f"rate-{rate}", tags=tags, progress=False, **settings)
+    for rate in RATES:
+        settings = {"learning_rate": rate, "clients": 2, "rounds": 2, "epsilon": 3, "seed": 1}
+        tags = "best" if rate == RATES[-1] else ""
+        fp.simulate(Blobs(), out=folder / f"rate-{rate}", tags=tags, progress=False, drawn=False, **settings)
     return folder
 
 

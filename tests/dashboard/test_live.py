@@ -67,20 +67,16 @@ def test_rounds_are_told_as_they_are_stored(url, tmp_path):
         recording.close()
 
 
-def test_who_comes_back_is_not_told_the_same_round_again(url, tmp_path):
+def test_runs_that_begin_are_told_and_who_comes_back_is_not_told_the_same_round_again(url, tmp_path):
     record(url, facts("live"), growing(["a"], 3))
     with serving(tmp_path) as address:
         for seen, name in (("3", "run"), ("2", "round"), ("nonsense", "round")):
             with listening(address, "runs/live/events", **{"Last-Event-ID": seen}) as told:
                 assert next(told)[0] == name
-
-
-def test_runs_that_begin_are_told(url, tmp_path):
-    record(url, facts("live"), [])
-    with serving(tmp_path) as address, listening(address, "events") as told:
-        assert next(told) == ("runs", None, {"total": 1})
-        record(f"sqlite:///{tmp_path / 'more' / 'ledger.db'}", facts("more"), [])
-        assert next(told) == ("runs", None, {"total": 2})
+        with listening(address, "events") as told:
+            assert next(told) == ("runs", None, {"total": 1})
+            record(f"sqlite:///{tmp_path / 'more' / 'ledger.db'}", facts("more"), [])
+            assert next(told) == ("runs", None, {"total": 2})
 
 
 def test_a_silent_stream_says_that_it_is_there(url, tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import math
 import re
 import subprocess
 import sys
@@ -14,12 +13,12 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parsed
 from prometheus_client.samples import Sample
 
-from fedprivacy.dashboard.collector import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
+from fedprivacy.dashboard.collector import DAY, MOST_ENDED, WEEK, told_of
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records import catalogue as catalogues
 from fedprivacy.runs.records.store import RunRecording, StoredRun
 from fedprivacy.values.runs import RunStanding, RunStatus
-from fedprivacy.values.spent import REASONS, ClientState
+from fedprivacy.values.spent import REASONS
 from tests.dashboard.promql import labels_of, selected, selectors
 from tests.dashboard.shown import asking, record, troubled
 from tests.ledger import conftest
@@ -116,48 +115,16 @@ def test_a_run_is_told_of_as_it_stands(url):
     assert told(samples, "client_epsilon", "client_id", "delta") == {(name, "1e-5"): 0.8 for name in left}
 
 
-def test_what_has_no_bound_is_infinite_and_what_has_no_budget_is_missing(url):
-    accounts = [spent("bounded", 0.4, budget=4.0), spent("free", math.inf, budget=math.inf)]
-    record(url, facts("some"), [finished(0, accounts), finished(1, accounts, loss=math.nan)])
-    lost = [spent("lost", math.inf, budget=2.0), spent("bounded", 0.4, budget=4.0)]
-    record(url, facts("lost"), [finished(0, lost)])
-    samples = samples_of(asking(url))
-    assert told(samples, "epsilon_budget") == {"some": 4.0, "lost": 2.0}
-    assert told(samples, "epsilon_budget_share_max") == {"some": pytest.approx(0.1), "lost": math.inf}
-    assert told(samples, "epsilon", "run", "quantile")["lost", "1"] == math.inf
-    assert told(samples, "client_epsilon", "run", "client_id")["some", "free"] == math.inf
-    left = {("some", "bounded"), ("lost", "bounded"), ("lost", "lost")}
-    assert set(told(samples, "client_rounds_left", "run", "client_id")) == left
-    assert math.isnan(told(samples, "run_metric", "run", "metric")["some", "loss"])
-
-
-def test_a_run_that_has_not_begun_claims_no_epsilon(tmp_path):
-    record(at(tmp_path, "begun"), facts("begun", rounds=5), [])
-    record(at(tmp_path, "empty"), facts("empty"), [finished(0, [])])
-    samples = samples_of(asking(tmp_path))
-    assert told(samples, "run_round") == {"begun": 0.0, "empty": 0.0}
-    assert told(samples, "run_rounds_planned")["begun"] == 5.0
-    assert told(samples, "clients", "run", "state") == {
-        (run, state): 0.0 for run in ("begun", "empty") for state in ClientState
-    }
-    assert not told(samples, "epsilon") and not told(samples, "epsilon_budget_share_max")
-
-
-@pytest.mark.parametrize(
-    ("accept", "content_type", "parse"),
-    [
-        ("", "text/plain", parsed),
-        ("application/openmetrics-text;version=1.0.0,*/*;q=0.1", "application/openmetrics-text", parsed_openmetrics),
-    ],
-)
-def test_names_that_would_break_the_format_arrive_as_they_are(tmp_path, accept, content_type, parse):
+@pytest.mark.parametrize("parse", [parsed, parsed_openmetrics])
+def test_names_that_would_break_the_format_arrive_as_they_are(tmp_path, parse):
     accounts = [spent(name, 0.1 * (n + 1)) for n, name in enumerate(HOSTILE)]
     failures = dict.fromkeys(HOSTILE, "no-reply")
     task = 'tasks.py:"Wards"\n\\'
     rounds = [finished(0, accounts), finished(1, accounts, failures=failures, **{'F1 "macro"\n': 0.5})]
     record(at(tmp_path, "one"), facts("run-1", name='a "run"\\\n', task=task, strategy="x\ny"), rounds)
-    answer = asking(tmp_path).get("/metrics", headers={"accept": accept})
-    assert answer.status_code == 200 and answer.headers["content-type"].startswith(f"{content_type}; version=")
+    accept = "text/plain" if parse is parsed else "application/openmetrics-text"
+    answer = asking(tmp_path).get("/metrics", headers={"accept": f"{accept};version=1.0.0,*/*;q=0.1"})
+    assert answer.status_code == 200 and answer.headers["content-type"].startswith(f"{accept}; version=")
     samples = [sample for family in parse(answer.text) for sample in family.samples]
     epsilons = told(samples, "client_epsilon", "name", "task", "client_id")
     expected = {('a "run"\\\n', '"Wards"\n\\', name): 0.1 * (n + 1) for n, name in enumerate(HOSTILE)}
@@ -192,18 +159,6 @@ def test_of_runs_that_ended_the_newest_of_the_last_day_are_told_of():
     assert not list(told_of(old))
     silent = [a_run("since yesterday", DAY + 60), a_run("for a week", WEEK + 60)]
     assert [run.facts.name for run in told_of(silent)] == ["since yesterday"]
-
-
-def test_a_run_of_many_clients_has_no_series_for_each(tmp_path):
-    for name, clients in (("many", MOST_CLIENTS), ("more", MOST_CLIENTS + 1)):
-        accounts = [spent(f"client-{n}", 0.1) for n in range(clients)]
-        record(at(tmp_path, name), facts(name), [finished(0, accounts), finished(1, accounts)])
-    samples = samples_of(asking(tmp_path))
-    for metric in ("client_epsilon", "client_rounds_left"):
-        assert {run for run, _ in told(samples, metric, "run", "client_id")} == {"many"}
-        assert len(told(samples, metric, "client_id")) == MOST_CLIENTS
-    assert told(samples, "clients", "run", "state")["more", "active"] == MOST_CLIENTS + 1
-    assert told(samples, "epsilon_budget_share_max")["more"] == pytest.approx(0.1 / 3)
 
 
 @pytest.mark.exhaustive

@@ -1,6 +1,5 @@
 """Every figure can stand in any page, says what its epsilons are, and draws nothing of nothing."""
 
-import math
 import re
 from xml.etree import ElementTree
 
@@ -23,7 +22,7 @@ from fedprivacy.figures.experiments import experiment_figure, parallel_figure
 from fedprivacy.figures.style import DARK
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap
-from tests.figures.reading import SVG, drawn, marks, written
+from tests.figures.reading import SVG, drawn, written
 from tests.runs.histories import alike, unlike
 
 FEW = alike(rounds=20)
@@ -114,22 +113,3 @@ ONE_HAS_A_ROUND = r"none of the runs can be drawn yet: a \(no finished round\), 
 def test_of_nothing_nothing_is_drawn(draw, said):
     with pytest.raises(ValueError, match=said):
         draw()
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(
-    ("measured", "said", "dots"),
-    [
-        ({"value": lambda n: math.inf if n == 3 else 0.5}, "not a number", 2),
-        ({"value": lambda n: math.nan}, "not a number", 0),
-        ({"metric": None}, "not measured", 0),
-    ],
-    ids=["infinite", "never a number", "not measured"],
-)
-def test_what_cannot_be_drawn_is_left_out_and_said(measured, said, dots):
-    series = alike(rounds=3, **measured).series()
-    shown = written(drawn(run_figure(series)))
-    assert f"After 3 rounds: accuracy {said}" in shown and "Largest privacy loss: ε 0.67" in shown
-    tradeoff = drawn(tradeoff_figure(series))
-    assert f"After 3 rounds: accuracy {said} for ε 0.67" in written(tradeoff)
-    assert len(marks(tradeoff, "symbol")) == dots

@@ -43,16 +43,8 @@ def run_history(
 ):
     """A run in which each client is asked in the rounds that `joins` gives it, until its quota of rounds is charged.
 
-    Args:
-        joins: client_id -> predicate of the round.
-        rounds: how many.
-        budget: epsilon of every client; sqrt(rounds charged / quota) of it is spent, less a little.
-        quota: rounds that the budget allows.
-        failures: (client_id, round) -> reason.
-        metric: the first metric.
-        value: of the metric after a round.
-        relation: of the event.
-        changed: settings.
+    Of every client's budget, sqrt(rounds charged / quota) is spent, less a little. Failures are reasons by client and
+    round; `value` is that of the metric after a round.
     """
     failures = failures or {}
     scale = 0.996 * (budget if math.isfinite(budget) else 5.0)

@@ -1,14 +1,18 @@
-"""Runs are found wherever they are recorded, also those that begin later, and what cannot be read is said."""
+"""Runs are found wherever they are recorded; what cannot be read is said, and what a ledger lacks that a run signed."""
+
+import shutil
 
 import pytest
 
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.records import catalogue as catalogues
 from fedprivacy.runs.records.catalogue import Catalogue
+from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.runs import RunStatus
 from tests.dashboard.shown import charge, record
 from tests.ledger.acts import tamper
 from tests.runs.store.made_up import facts, growing
+from tests.runs.witnessed import Host
 
 
 @pytest.fixture(autouse=True)
@@ -39,16 +43,6 @@ def test_a_run_is_found_in_its_folder_and_its_charges_wherever_its_ledger_is(tmp
     assert [bool(run.history_of("a")) for run in runs.values()] == [True, False, True]
     assert names(Catalogue([str(folder / "given")])) == ["given"]
     assert names(Catalogue([at(folder / "own" / "ledger.db")])) == ["own"]
-
-
-def test_a_run_that_is_in_its_folder_and_beside_its_ledger_is_listed_once_as_in_its_folder(tmp_path):
-    shared, folder = at(tmp_path / "shared.db"), tmp_path / "runs"
-    record(at(folder / "one" / "run.db"), facts("one"), growing(["a"], 4), RunStatus.FINISHED)
-    record(shared, facts("one"), growing(["a"], 3))
-    record(shared, facts("elsewhere"), growing(["a"], 2))
-    for sources in ([str(folder), shared], [shared, str(folder)]):
-        listed = {run.facts.run_id: run.finished for run in Catalogue(sources).listing().runs}
-        assert listed == {"one": 4, "elsewhere": 2}
 
 
 def made(folder):
@@ -99,3 +93,64 @@ def test_a_place_without_a_run_is_refused(tmp_path):
     with pytest.raises(LedgerError, match="password"):
         Catalogue(["postgresql+psycopg://me:secret@host/name"])
     assert Catalogue([str(tmp_path)]).listing().runs == []
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(tmp_path)
+
+
+def test_a_ledger_that_holds_what_was_signed_passes_and_an_older_copy_of_it_does_not(host):
+    host.run("one", "ledger")
+    host.copy("ledger", "old")
+    host.check("ledger")
+    host.run("two", "ledger")
+    newest = host.run("three", "ledger")
+    host.check("ledger")
+    host.copy("old", "ledger")
+    with pytest.raises(LedgerError, match="nor what 1 other run signed: an older copy was put back") as error:
+        host.check("ledger")
+    assert f"(in {newest / WITNESS})" in str(error.value)
+    for run in ("two", "three"):  # as the page says, if the newer ledger is lost for good
+        (host.runs / run / WITNESS).rename(host.runs / run / "lost.json")
+    host.check("ledger")
+
+
+def test_a_ledger_that_moved_is_known_by_its_runs(host):
+    host.run("one", "ledger")
+    host.copy("ledger", "moved")
+    host.check("moved")
+    folder = host.run("two", "ledger")  # of which the copy knows nothing
+    with pytest.raises(LedgerError, match=f"in {folder}"):
+        host.check("moved")
+    host.copy("ledger", "moved")
+    host.run("three", "moved")
+    host.check("moved")
+
+
+def test_a_ledger_that_no_settings_name_is_the_simulation_s_own_or_that_of_deployments(host, monkeypatch):
+    monkeypatch.setenv("HOME", str(host.folder))
+    (host.folder / ".fedprivacy").mkdir()
+    host.run("one", ".fedprivacy/ledger", named="")
+    host.check(".fedprivacy/ledger")
+    (host.folder / ".fedprivacy" / "ledger.db").unlink()
+    host.check("another")
+    with pytest.raises(LedgerError, match="does not hold entry"):
+        host.check(".fedprivacy/ledger")
+    (host.runs / "simulated").mkdir()
+    folder = host.run("simulated-1", "runs/simulated/ledger", named="")
+    shutil.move(folder / WITNESS, host.runs / "simulated")
+    shutil.move(folder / "config.json", host.runs / "simulated")
+    host.check("runs/simulated/ledger")
+
+
+def test_a_witness_that_cannot_be_read_is_not_passed_over(host):
+    folder = host.run("one", "ledger")
+    for content in ("", "[]", '{"number": 1}'):
+        (folder / WITNESS).write_text(content)
+        with pytest.raises(LedgerError, match="holds no signed head; put back that file, or rename it"):
+            host.check("ledger")
+    host.run("two", "other")
+    host.check("other")  # which it is no witness of
+    (folder / "config.json").unlink()  # no run's folder
+    host.check("ledger")

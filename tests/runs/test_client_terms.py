@@ -6,13 +6,11 @@ from pathlib import Path
 import pytest
 
 import fedprivacy as fp
-from fedprivacy.accounting import pld
 from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.ledger import Allowance, Ledger
 from fedprivacy.runs.prospect import client_groups, spending
 from fedprivacy.runs.records.folder import RunWriter
 from fedprivacy.runs.records.grid import SweepGrid
-from fedprivacy.runs.settings.client_terms import Terms, client_terms_of
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -27,19 +25,6 @@ def table(tmp_path, *lines):
 
 def plan_with(tmp_path, *lines, **settings):
     return plan_of(Blobs(), client_terms=table(tmp_path, *lines), **{"epsilon": 3.0} | settings)
-
-
-def test_a_table_says_what_clients_have_of_their_own(tmp_path):
-    file = table(tmp_path, "epsilon, client ,noise-multiplier", "1,a,", " 2.5 , b ,1.5", "inf,c", "", ",d,")
-    terms = client_terms_of(file)
-    assert terms.by_client == {
-        "a": Terms(epsilon=1.0),
-        "b": Terms(epsilon=2.5, noise_multiplier=1.5),
-        "c": Terms(epsilon=math.inf),
-        "d": Terms(),
-    }
-    assert terms.of("e") == Terms() and "e" not in terms
-    assert client_terms_of(table(tmp_path, *terms.as_csv().splitlines())) == terms
 
 
 def test_json_says_the_same_and_so_does_a_mapping(tmp_path):
@@ -78,22 +63,11 @@ def test_everything_that_is_wrong_is_said_at_once_with_its_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("lines", "words"),
-    [
-        (["client,epsilonn", "a,1"], "the first line of .* is 'client,epsilonn'; it names client and any of epsilon"),
-        (["client;epsilon", "a;1"], "with commas"),
-        (["client,epsilon", "a,1,2"], "line 2 of .* has more cells"),
-        (["client,epsilon"], "names no client; give it a line, or leave it open"),
-    ],
-)
-def test_what_is_no_table_of_terms(tmp_path, lines, words):
-    with pytest.raises(ConfigError, match=words):
-        client_terms_of(table(tmp_path, *lines))
-
-
-@pytest.mark.parametrize(
     ("text", "words"),
     [
+        ("client;epsilon\na;1\n", "with commas"),
+        ("client,epsilon\na,1,2\n", "line 2 of .* has more cells"),
+        ("client,epsilon\n", "names no client; give it a line, or leave it open"),
         ("terms.txt", "client-terms is 'terms.txt'; give FILE.csv with the column client"),
         ("missing.csv", "cannot be read: No such file"),
         ('{"a": 3}', "a has no terms by name"),
@@ -101,9 +75,10 @@ def test_what_is_no_table_of_terms(tmp_path, lines, words):
         ('{"a": {"epsilon": 1}, "a": {"epsilon": 2}}', "has named; leave one of them"),
     ],
 )
-def test_what_names_no_terms(text, words):
+def test_what_is_no_table_of_terms_and_what_names_none(tmp_path, text, words):
+    given = table(tmp_path, *text.splitlines()) if text.startswith("client") else text
     with pytest.raises(ConfigError, match=words):
-        plan_of(Blobs(), client_terms=text)
+        plan_of(Blobs(), client_terms=given)
 
 
 def test_names_that_no_simulated_client_has_are_refused_before_anything_is_spent(tmp_path):
@@ -118,28 +93,6 @@ def test_names_that_no_simulated_client_has_are_refused_before_anything_is_spent
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="no such client"):
         fp.plan(Blobs(), clients=12, client_terms={"client-01": {"epsilon": 1}, "client-1": {"epsilon": 1}})
-
-
-def test_open_noise_is_the_least_that_each_budget_allows(tmp_path):
-    """It is sought once for clients that are alike."""
-    plan = plan_with(
-        tmp_path,
-        "client,epsilon,noise_multiplier,sampling_rate",
-        "client-0,1,,",
-        "client-1,,,0.1",
-        "client-2,1,,",
-        "client-3,,5,",
-        clients=6,
-    )
-    for client_id, budget in {f"client-{n}": plan.budget(f"client-{n}").epsilon for n in range(6)}.items():
-        event = plan.event(30, client_id)
-        spent = pld.epsilon({event: plan.total_steps}, 1e-3)
-        less = pld.epsilon({type(event)(event.sampling_rate, 0.97 * event.noise_multiplier, event.relation): 6}, 1e-3)
-        assert spent <= budget and (client_id == "client-3" or less > budget)
-    assert plan.event(30, "client-0") == plan.event(30, "client-2")
-    assert plan.noise.shared == plan.event(30, "client-5").noise_multiplier
-    assert plan.event(30, "client-1").sampling_rate == 0.1 and plan.event(30).sampling_rate == 0.5
-    assert plan.noise.bounds(plan.simulated_clients) == (plan.event(30, "client-1").noise_multiplier, 5.0)
 
 
 def test_terms_with_which_not_one_step_fits_are_refused_each_with_what_would_do(tmp_path):

@@ -1,4 +1,4 @@
-"""A configuration is complete or refused, with every problem named at once."""
+"""A configuration is complete or refused, with every problem named at once; so are placements and initial models."""
 
 import math
 import re
@@ -7,12 +7,17 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from torch import nn
 
+import fedprivacy as fp
 from fedprivacy._support.settings import kind_of
+from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig, resolve
+from fedprivacy.runs.settings.device import choose_device
 from fedprivacy.training.algorithms import ALGORITHMS
-from tests.flower.blobs import Blobs, PrivateSizes
+from tests.flower.blobs import Blobs, PrivateSizes, plan_of
 
 
 def problems(**settings):
@@ -20,13 +25,6 @@ def problems(**settings):
     with pytest.raises(ConfigError) as refused:
         resolve({key.replace("_", "-"): value for key, value in settings.items()}, task)
     return refused.value.problems
-
-
-def test_noise_without_a_budget_measures_and_noise_with_a_budget_enforces():
-    assert math.isinf(resolve({"noise-multiplier": 1.0}).epsilon)
-    both = resolve({"noise-multiplier": 1.0, "epsilon": 2.0})
-    assert (both.noise_multiplier, both.epsilon) == (1.0, 2.0)
-    assert resolve(both.public()) == both
 
 
 def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
@@ -68,12 +66,9 @@ def test_a_number_that_cannot_be_is_one_problem_in_words_that_people_use():
 @pytest.mark.parametrize(
     ("settings", "wrong"),
     [
-        ({"strategy": "fedprox", "local_steps": 0}, "local-steps"),
         ({"strategy": "krum", "fraction_train": math.inf}, "fraction-train"),
-        ({"strategy": "fedavg", "server_momentum": 2.0}, "server-momentum"),
         ({"optimizer": "adam", "learning_rate": 0.1, "momentum": 2.0}, "momentum"),
         ({"epsilon": math.inf, "noise_multiplier": "much"}, "noise-multiplier"),
-        ({"batch_size": 8, "noise_multiplier": 1e9}, "noise-multiplier"),
     ],
 )
 def test_what_follows_from_a_wrong_value_is_not_held_against_the_other_settings(settings, wrong):
@@ -86,36 +81,28 @@ def test_what_follows_from_a_wrong_value_is_not_held_against_the_other_settings(
 LOCAL, PERSONAL = {"algorithm": "ditto", "local_steps": 4}, {"algorithm": "fedrep", "local_steps": 4}
 CONTROLLED = {"algorithm": "scaffold", "local_steps": 4}
 USER_LEVEL = {"user_level_epsilon": 8.0, "user_level_delta": 1e-3}
-SPEEDS, AVAILABILITY = "; give equal, lognormal:SIGMA", "; give diurnal:SHARE"
 
 REFUSED = [
     # a value that there is none of
     ({"task": "nothing"}, "task is 'nothing'; choose one of digits, cancer, or write path/to/file.py:name."),
     ({"task": "nosuch.module:T"}, "task names module 'nosuch.module', which cannot be imported"),
     ({"epsilon": math.nan}, "epsilon is nan; give a number."),
-    ({"epsilon": True}, "epsilon is True; give a number"),
     ({"privacy": "perhaps"}, "privacy is 'perhaps'; give true or false."),
     ({"clipping": "none"}, "clipping is 'none'; choose one of flat, per-layer, automatic, adaptive."),
     ({"trackers": "wandb,nosuch"}, "trackers names 'nosuch'; choose from tensorboard, mlflow, wandb, separated"),
-    *(({"speeds": text}, SPEEDS) for text in ("fast", "lognormal:0", "lognormal:9")),
-    *(({"speeds": text}, "MEDIAN seconds above 0") for text in ("lognormal:1:0", "lognormal:1:inf")),
-    *(({"availability": text}, AVAILABILITY) for text in ("diurnal:1", "diurnal:x")),
-    *(
-        ({"ledger": url}, "sqlite:///path/to/ledger.db")
-        for url in ("mysql://host/name", ":memory:", "sqlite:///:memory:")
-    ),
+    *(({"speeds": text}, "; give equal, lognormal:SIGMA") for text in ("fast", "lognormal:0", "lognormal:9")),
+    ({"speeds": "lognormal:1:0"}, "MEDIAN seconds above 0"),
+    *(({"availability": text}, "; give diurnal:SHARE") for text in ("diurnal:1", "diurnal:x")),
+    *(({"ledger": url}, "sqlite:///path/to/ledger.db") for url in ("mysql://host/name", "sqlite:///:memory:")),
     # privacy
     ({"epsilon": math.inf}, "epsilon is inf, which asks for no noise at all; give a noise-multiplier"),
     ({"spend": 4.0}, "spend is 4.0, and epsilon, the budget of all runs, is 3.0; give a spend of at most epsilon."),
     ({"batch_size": 32, "sampling_rate": 0.1}, "both say how many records join a step; give one of them."),
     ({"privacy": False, "local_evaluation": 2}, "local-evaluation is 2 and privacy is off; leave local-evaluation"),
     ({"local_evaluation": 9, "rounds": 5}, "so that no round would evaluate; give at most 5, or leave it open."),
-    # optimisers
-    ({"optimizer": "adam", "learning_rate": 0.1, "momentum": 0.9}, "optimizer is 'adam', momentum"),
     # strategies
     ({"proximal_mu": 0.1, "strategy": "fedadam"}, "fedadam does not take; leave it open, or choose fedprox."),
     ({"strategy": "krum", "clients": 4}, "needs 5 clients in each round, and clients times fraction-train is 4;"),
-    ({"strategy": "fedtrimmedavg", "fraction_train": 0.45}, "needs 5 clients in each round, and clients times"),
     ({"strategy": "krum", "weighting": "inverse-variance"}, "weighs no update; choose one of fedavg"),
     ({"strategy": "fedprox", "local_steps": 1}, "which is fedavg when local-steps is 1; give local-steps from 2"),
     # algorithms
@@ -129,17 +116,14 @@ REFUSED = [
     ({**CONTROLLED, "strategy": "krum"}, "whose controls are told by the average, and strategy is 'krum'"),
     ({"fine_tuning_rounds": 5, "rounds": 5}, "so that no global model is trained; give fewer, or"),
     ({**LOCAL, "fine_tuning_rounds": 3}, "trains each client's own model already; leave it open, or choose fedavg"),
-    ({**LOCAL, **USER_LEVEL}, "clients keep something from round to round, and there is user-level noise"),
     # who takes part
     ({"cohort_size": 3, "fraction_train": 0.5}, "cohort-size and fraction-train both say how many clients"),
     ({"cohort_size": 11}, "cohort-size is 11, and clients is 10; give at most as many."),
-    ({"cohort_sampling": "poisson"}, "cohort-sampling is poisson, and there is no cohort-size"),
     ({"over_selection": 1.3}, "over-selection is 1.3, and there is no cohort-size that it would be about; give one."),
     ({"cohort_size": 3, "cohort_sampling": "poisson", "over_selection": 2.0}, "asks for no fixed number"),
     ({"cohort_size": 6, "strategy": "krum", "cohort_sampling": "poisson"}, "'poisson' may leave fewer; leave that"),
     # user-level noise
     ({**USER_LEVEL, "strategy": "krum"}, "there is nothing but their noisy average; choose one of"),
-    ({**USER_LEVEL, "weighting": "inverse-variance"}, "all clients count alike; leave weighting open."),
     ({**USER_LEVEL, "local_evaluation": 2}, "what it tells is in no user-level account; leave it open"),
     ({**USER_LEVEL, "user_level_quantile": 0.5}, "user-level-clipping is fixed; choose adaptive, or leave the"),
     ({**USER_LEVEL, "cohort_size": 3}, "each client joins with probability fraction-train, whatever others do"),
@@ -154,29 +138,11 @@ def test_what_there_is_none_of_or_what_does_not_go_together_is_one_problem(setti
     assert problem.endswith(".")
 
 
-JUST_RIGHT = [
-    {"spend": 3.0},
-    {"local_evaluation": 5, "rounds": 5},
-    *({"algorithm": name, "local_steps": kind.fewest_steps} for name, kind in ALGORITHMS.items() if name != "fedbn"),
-    {**PERSONAL, "personal_steps": 3},
-    {"fine_tuning_rounds": 4, "rounds": 5},
-    {"strategy": "krum", "clients": 5},
-    {"strategy": "krum", "cohort_size": 5},
-    {"strategy": "fedtrimmedavg", "fraction_train": 0.5},
-    {"strategy": "fedprox", "local_steps": 2},
-    {"cohort_size": 10},
-]
-"""The other side of the edges of what is refused."""
-
-
-def test_what_is_just_right_is_taken():
-    for settings in JUST_RIGHT:
-        config = resolve({key.replace("_", "-"): value for key, value in settings.items()})
-        assert {key: getattr(config, key) for key in settings} == settings
-
-
-def test_a_ledger_is_no_folder(tmp_path):
+def test_a_ledger_is_no_folder_and_settings_of_another_version_are_named(tmp_path):
     assert problems(ledger=str(tmp_path))[0].endswith(f"a folder; name a file, such as {tmp_path / 'ledger.db'}.")
+    public = resolve({}).public()
+    with pytest.raises(ConfigError, match=r"has other ones \(colour, rounds\); use that version"):
+        RunConfig.from_public({key: value for key, value in public.items() if key != "rounds"} | {"colour": "red"})
 
 
 def test_a_model_with_batch_norm_and_private_shard_sizes_without_a_guess_are_refused_with_the_remedy():
@@ -210,36 +176,77 @@ def test_the_recipe_s_momentum_and_weight_decay_are_for_its_own_optimiser():
     assert problems(task_object=Torn())[0].startswith("optimizer is 'adam', momentum 0.9")
 
 
-def test_settings_of_another_version_are_named():
-    public = resolve({}).public()
-    with pytest.raises(ConfigError, match=r"has other ones \(colour, rounds\); use that version"):
-        RunConfig.from_public({key: value for key, value in public.items() if key != "rounds"} | {"colour": "red"})
-
-
-def test_a_run_that_goes_on_takes_its_own_settings_and_no_others():
-    own = resolve({"rounds": 7, "epsilon": 2})
-    own.check_same({"rounds": 7, "epsilon": 2, "delta": None, "strategy": "", "clients": 10})
-    resolve({"strategy": "fedavgm"}).check_same({"server-momentum": 0.9, "server-learning-rate": 0.1})
-    with pytest.raises(ConfigError) as refused:
-        own.check_same({"rounds": 8, "epsilon": math.inf, "seed": 0, "colour": "red", "delta": "small"})
-    assert len(refused.value.problems) == 5
-    for words in (
-        "rounds is 8, but the run goes on with its own, 7; leave rounds open, or start a new run.",
-        "epsilon is inf, but the run goes on with its own, 2.0",
-        "seed is 0, but the run goes on with its own, which was left open",
-        "colour is not a setting",
-        "delta is 'small'; give a number",
-    ):
-        assert any(problem.startswith(words) for problem in refused.value.problems), words
-
-
-def test_what_simulates_clients_goes_together_and_no_trace_is_looked_for_before_a_server_needs_it():
-    """A client resolves the settings of its run, too, and opens no file that a server names."""
-    config = resolve({"speeds": "/nowhere/speeds.csv", "drop-out": 0.1, "availability": "diurnal:0.5"})
-    assert config.speeds == "/nowhere/speeds.csv"
-
-
 def test_neither_torch_nor_flower_nor_a_database_is_needed_to_know_the_settings():
     heavy = "{'torch', 'flwr', 'sqlalchemy', 'mlflow', 'wandb', 'tensorboard'}"
     code = f"import sys, fedprivacy.runs.settings.configuration; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        (Placement(workers=0), "workers is 0; choose 1, .* as cores"),
+        (Placement(ray_address="ray://head:10001"), "ray-address is 'ray://head:10001', for which Ray has a proxy"),
+        (Placement(workers="many", ray_address="head"), "workers is many; choose 1, .*\n.*ray-address is 'head'; give"),
+    ],
+    ids=str,
+)
+def test_what_there_cannot_be_is_refused_with_everything_that_is_wrong(placement, words):
+    with pytest.raises(ConfigError, match=words):
+        placement.check()
+    for address in ("auto", "10.0.0.1:6379", "head.cluster:6379", "[fd00::1]:6379"):
+        Placement(ray_address=address).check()
+
+
+def test_auto_spreads_clients_over_the_gpus_and_a_named_device_is_kept(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert [str(choose_device("auto", number)) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert [str(choose_device(name, 1)) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
+
+
+def test_what_another_run_takes():
+    for placement, *told in (
+        (HERE, False, "", ""),
+        (Placement(workers=8), True, "", ""),  # their number is left open: a run goes on with any
+        (Placement(workers=1, ray_address="auto"), True, " --ray-address auto", ", ray_address='auto'"),
+    ):
+        assert [placement.elsewhere, placement.typed, placement.keywords] == told
+
+
+class Frozen(Blobs):
+    """A body that does not train, and so is no part of what crosses."""
+
+    def model(self):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
+        model[0].requires_grad_(False)
+        return model
+
+
+def test_what_does_not_train_is_the_task_s_own(tmp_path, undrawn):
+    head = {"2.weight": torch.ones(2, 4), "2.bias": torch.zeros(2)}
+    public = str(tmp_path / "public.safetensors")
+    save_file(head | {"0.weight": torch.full((4, 2), 9.0)}, public)
+    given = {"clients": 3, "rounds": 1, "learning_rate": 1e-9, "initial_model": public, "out": tmp_path / "run"}
+    model = fp.simulate(Frozen(), progress=False, **given).model()
+    assert torch.equal(model[0].weight, Frozen().model()[0].weight)
+    torch.testing.assert_close(model[2].weight, head["2.weight"])
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"no tensors", "cannot be read"),
+        ({"weight": torch.zeros(2, 2)}, "for 'bias' the task's model wants shape .2., where it has none"),
+        ({"weight": torch.zeros(2, 3), "bias": torch.zeros(2)}, "wants shape .2, 2., where it has .2, 3."),
+    ],
+    ids=["damaged", "lacking", "another shape"],
+)
+def test_a_file_that_is_not_this_model_s_is_refused(content, says, tmp_path):
+    file = tmp_path / "public.safetensors"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        save_file(content, file)
+    with pytest.raises(ConfigError, match=says):
+        plan_of(Blobs(), initial_model=str(file))

@@ -64,52 +64,26 @@ def stopped(folder, rounds=3):
     return plan
 
 
-def test_a_run_goes_on_after_its_last_finished_round_and_what_was_recorded_beyond_is_forgotten(tmp_path):
-    plan = stopped(tmp_path)
-    kept, lines = (tmp_path / CONFIG).read_bytes(), read_lines(tmp_path)
-    write = RunWriter(tmp_path, plan, resume_from=2)
-    assert [one.round for one in read_history(tmp_path).rounds] == [1, 2]
-    write(record(3, epsilon=1.7))
-    write.close()
-    assert read_history(tmp_path).last == record(3, epsilon=1.7)
-    assert (tmp_path / CONFIG).read_bytes() == kept and read_lines(tmp_path)[:3] == lines[:3]
-    assert {path.name for path in tmp_path.iterdir()} == {CONFIG, RUN_FILE, RECORD}, "one whole file, without a log"
-
-
 def test_what_is_written_is_read_at_once_and_a_run_that_is_killed_loses_nothing_of_it(tmp_path):
     """From a copy of the files as they are while the run goes on, as a killed process leaves them."""
-    plan = plan_of(Blobs(), epsilon=2.0, rounds=5)
-    write = RunWriter(tmp_path / "run", plan)
+    folder = tmp_path / "P%41 a?mode=ro b#1"
+    write = RunWriter(folder, plan_of(Blobs(), epsilon=2.0, rounds=5))
     for number in range(4):
         write(record(number))
-        assert read_history(tmp_path / "run").last == record(number)
-        shutil.copytree(tmp_path / "run", tmp_path / f"killed-{number}")
+        assert read_history(folder).last == record(number)
+        shutil.copytree(folder, tmp_path / f"killed-{number}")
         assert read_history(tmp_path / f"killed-{number}").last == record(number)
     write.close()
+    assert {path.name for path in folder.iterdir()} == {CONFIG, RUN_FILE, RECORD}, "one whole file, without a log"
 
 
-def test_a_folder_is_read_without_being_written(tmp_path):
-    plan = stopped(tmp_path)
-    before = {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()}
-    assert len(read_history(tmp_path).rounds) == 3
-    assert {file.name: file.stat().st_mtime_ns for file in tmp_path.iterdir()} == before
-    assert plan.config.rounds == 5
-
-
-def test_a_folder_may_have_any_name(tmp_path):
-    stopped(tmp_path / (name := "P%41 a?mode=ro b#1"))
-    assert len(read_history(tmp_path / name).rounds) == 3 and [each.name for each in tmp_path.iterdir()] == [name]
-
-
-def test_a_run_of_an_earlier_version_is_refused_and_not_overwritten(tmp_path):
+def test_a_run_of_an_earlier_version_is_refused_and_not_overwritten_and_one_that_lost_a_round_does_not_go_on(tmp_path):
     (tmp_path / "start.json").write_text("{}")
     with pytest.raises(RunFolderError, match=r"it is of an earlier version.*without run\.db; read it with that"):
         read_history(tmp_path)
     with pytest.raises(RunFolderError, match="earlier version"):
         RunWriter(tmp_path, plan_of(Blobs(), epsilon=2.0, rounds=5))
-
-
-def test_a_run_that_lost_a_finished_round_does_not_go_on(tmp_path):
+    (tmp_path / "start.json").unlink()
     plan = stopped(tmp_path)
     with pytest.raises(RunFolderError, match=r"run.db' does not hold rounds 1 to 4.*start anew in a new folder"):
         RunWriter(tmp_path, plan, resume_from=4)
@@ -157,43 +131,9 @@ def test_a_copy_of_the_file_alone_has_all_rounds_though_a_page_reads_them_at_the
     assert read_lines(tmp_path / "copy") == read_lines(tmp_path) and len(read_lines(tmp_path)) == 5
 
 
-def test_a_run_that_was_killed_before_its_first_round_goes_on_from_nothing(tmp_path):
-    plan = stopped(tmp_path, rounds=0)
-    assert plan.config.noise_multiplier is None
-    assert read_config(tmp_path) == replace(plan.config, noise_multiplier=plan.noise.of())
-    RunWriter(tmp_path, plan, resume_from=0)(record(1))
-    assert read_history(tmp_path).rounds == (record(1),)
-
-
 @pytest.mark.parametrize("text", [None, "", "{", "[]", "{}"])
 def test_a_folder_without_a_configuration_is_named(text, tmp_path):
     if text is not None:
         (tmp_path / CONFIG).write_text(text)
     with pytest.raises(RunFolderError, match="holds no run that could go on"):
         read_config(tmp_path)
-
-
-def of_two(round, a, b):
-    """A round after which `a` and `b` have taken so many steps."""
-    spent = {c: ClientSpent(c, steps / 8, 1e-5, 3.0, 1, steps, 7, 0.5, 1.5) for c, steps in (("a", a), ("b", b))}
-    return RoundResult(round, {}, spent, ("a",), {})
-
-
-def named(folder):
-    """The clients in each line of a run's rounds."""
-    return [[client["client_id"] for client in strict(line)["clients"]] for line in read_lines(folder)[1:]]
-
-
-def test_a_line_names_the_clients_that_have_changed_and_all_are_read_back(tmp_path):
-    plan = plan_of(Blobs(), noise_multiplier=1.0)
-    records = [of_two(0, 0, 0), of_two(1, 2, 0), of_two(2, 2, 0), of_two(3, 4, 2), of_two(4, 4, 3)]
-    write = RunWriter(tmp_path, plan)
-    for one in records[:4]:
-        write(one)
-    write.close()
-    write = RunWriter(tmp_path, plan, resume_from=3)  # it goes on as if it had never been stopped
-    write(records[4])
-    assert named(tmp_path) == [["a"], [], ["a", "b"], ["b"]]
-    history = read_history(tmp_path)
-    assert [history.start, *history.rounds] == records
-    assert [one.point for one in history.rounds] == [one.point for one in records[1:]]

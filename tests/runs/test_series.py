@@ -1,18 +1,17 @@
 """A run is the same wherever it is read: from a folder's history in memory, or from the run store."""
 
 import math
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedprivacy.ledger import Ledger
 from fedprivacy.runs.records.history import RunHistory, costs_of, series_of
-from fedprivacy.runs.records.store import RunRecording, RunStore
-from fedprivacy.runs.records.store.schema import client_row, recorded_clients, recorded_rounds, round_row
+from fedprivacy.runs.records.store import RunStore
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.runs import Roster
 from fedprivacy.values.series import MOST_CURVES
+from tests.dashboard.shown import record
 from tests.runs.histories import settings
 from tests.runs.store.made_up import facts, finished, growing, spent
 
@@ -49,38 +48,18 @@ RUNS = {
 }
 
 
-@pytest.fixture(scope="module", params=[*[*RUNS][:-1], pytest.param([*RUNS][-1], marks=pytest.mark.exhaustive)])
-def both(request, tmp_path_factory):
-    """A reader of the run in memory, and one of the run in the store."""
-    url, results = f"sqlite:///{tmp_path_factory.mktemp('run') / 'ledger.db'}", RUNS[request.param]
-    Ledger(url).close()
-    recording = RunRecording(url, facts())
-    for result in results:
-        recording.add(result)
-    recording.flush()
-    recording.close()
-    store = RunStore(url)
+@pytest.mark.parametrize("name", [*[*RUNS][:-1], pytest.param([*RUNS][-1], marks=pytest.mark.exhaustive)])
+def test_figures_are_drawn_from_the_same_and_clients_stand_the_same(name, tmp_path):
+    url, results = f"sqlite:///{tmp_path / 'ledger.db'}", RUNS[name]
+    record(url, facts(), results)
     relation = NeighbouringRelation.ZERO_OUT
-    history = RunHistory(settings(rounds=10), 1.5, relation, "accuracy", results[0], tuple(results[1:]))
-    yield history.stored, store.run("run-1")
-    store.close()
-
-
-def test_figures_are_drawn_from_the_same_and_clients_stand_the_same(both):
-    memory, stored = both
-    assert (memory.finished, list(memory.budgets())) == (stored.finished, stored.budgets())
-    for least in (False, True):
-        assert memory.spenders(50, least=least) == stored.spenders(50, least=least)
-    one, other = (replace(series_of(run, run.spenders(1)), facts=facts()) for run in both)
-    assert one == other
-    one, other = map(costs_of, both)
+    memory = RunHistory(settings(rounds=10), 1.5, relation, "accuracy", results[0], tuple(results[1:])).stored
+    with closing(RunStore(url)) as store:
+        stored = store.run("run-1")
+        assert (memory.finished, list(memory.budgets())) == (stored.finished, stored.budgets())
+        for least in (False, True):
+            assert memory.spenders(50, least=least) == stored.spenders(50, least=least)
+        one, other = (replace(series_of(run, run.spenders(1)), facts=facts()) for run in (memory, stored))
+        assert one == other
+        one, other = map(costs_of, (memory, stored))
     assert one == other and np.array_equal(one.growth, other.growth, equal_nan=True)
-
-
-def test_every_column_holds_what_a_value_says():
-    """By name: a field that is added to a value must be given a column, or be left out on purpose."""
-    (result,) = growing(["a"], 0)
-    roster = Roster(10)
-    roster.add(result)
-    assert client_row("run-1", roster.clients["a"]).keys() == set(recorded_clients.c.keys())
-    assert round_row("run-1", result.point, 0.0).keys() == set(recorded_rounds.c.keys())

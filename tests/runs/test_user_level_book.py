@@ -41,15 +41,6 @@ def test_a_release_that_is_made_again_after_a_crash_is_charged_again_unless_it_h
     assert again.spent(1.0).epsilon == cost(rounds(again))
 
 
-def test_one_process_releases_an_attempt_once(tmp_path):
-    told = book(tmp_path, repeatable=True)
-    told.charge(FIRST)
-    with pytest.raises(ValueError, match="round 1 was released already"):
-        told.charge(FIRST)
-    told.charge(FIRST.again)
-    assert rounds(told) == 2
-
-
 def test_the_budget_holds_over_the_lives_of_a_run(tmp_path):
     for attempt in (FIRST, SECOND):
         told = book(tmp_path, epsilon=cost(2) + 1e-9)
@@ -63,7 +54,7 @@ def test_the_budget_holds_over_the_lives_of_a_run(tmp_path):
     assert (tmp_path / BOOK).read_text().count("\n") == 2
 
 
-def test_half_a_line_was_followed_by_no_release_and_the_next_line_is_whole(tmp_path):
+def test_half_a_line_was_followed_by_no_release_and_one_process_releases_an_attempt_once(tmp_path):
     book(tmp_path).charge(FIRST)
     with (tmp_path / BOOK).open("a") as file:
         file.write('{"run_id": "run", "rou')
@@ -71,6 +62,10 @@ def test_half_a_line_was_followed_by_no_release_and_the_next_line_is_whole(tmp_p
     assert rounds(told) == 1
     told.charge(SECOND)
     assert rounds(book(tmp_path)) == 2
+    with pytest.raises(ValueError, match="round 2 was released already"):
+        told.charge(SECOND)
+    told.charge(SECOND.again)
+    assert rounds(told) == 3
 
 
 def test_another_run_has_an_account_of_its_own_and_what_cannot_be_written_may_not_be_released(tmp_path):

@@ -6,30 +6,12 @@ from collections import Counter
 import pytest
 from sqlalchemy import Engine, event
 
-from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.records.store import ClientQuery, RunRecording, RunStore
-from fedprivacy.runs.records.store.schema import CLIENTS_PER_PART
 from fedprivacy.runs.records.store.writer import record_audits
-from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.runs import AuditResult, RunStatus
+from tests.dashboard.shown import record
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
-
-EVENT = PoissonSampledGaussian(0.1, 1.5, NeighbouringRelation.ZERO_OUT)
-
-
-def record(url, records, its_facts=None, status=None, *, at_once=False):
-    recording = RunRecording(url, its_facts or facts())
-    for one in records:
-        recording.add(one)
-        if not at_once:
-            recording.flush()
-    if status:
-        recording.end(status)
-    recording.flush()
-    recording.close()
 
 
 @pytest.fixture
@@ -40,10 +22,9 @@ def store(url):
     opened.close()
 
 
-@pytest.mark.parametrize("at_once", [False, True])
-def test_rounds_clients_and_curves_are_read_back(store, url, at_once):
+def test_rounds_clients_and_curves_are_read_back(store, url):
     records = growing(["a", "b", "c"], 12)
-    record(url, records, at_once=at_once)
+    record(url, facts(), records)
     (run,) = store.runs()
     assert run == store.run("run-1").now
     assert (run.facts, run.status, run.last) == (facts(), RunStatus.RUNNING, records[-1].point)
@@ -57,25 +38,9 @@ def test_rounds_clients_and_curves_are_read_back(store, url, at_once):
     assert curves.epsilons.tolist() == [[one.spent[name].epsilon for name in ("c", "b", "a")] for one in records]
 
 
-@pytest.mark.exhaustive
-def test_clients_of_several_parts_keep_their_own_epsilons(store, url):
-    names = [f"client-{n:04d}" for n in range(2 * CLIENTS_PER_PART + 3)]
-    records = growing(names, 3, pace={name: 1e-3 * (n + 1) for n, name in enumerate(names)})
-    record(url, records)
-    chosen = [names[place] for place in (0, CLIENTS_PER_PART - 1, CLIENTS_PER_PART, 2 * CLIENTS_PER_PART + 2)]
-    curves = store.run("run-1").curves(store.run("run-1").standings_of(chosen), [1, 3])
-    assert curves.epsilons.tolist() == [[records[n].spent[name].epsilon for name in chosen] for n in (1, 3)]
-
-
 def test_states_say_what_became_of_a_client(store, url):
-    states = {
-        "active": "active",
-        "exhausted": "exhausted",
-        "refused": "refused",
-        "failed": "failed",
-        "silent": "unreconciled",
-        "recovered": "active",
-    }
+    states = {name: name for name in ("active", "exhausted", "refused", "failed")}
+    states |= {"silent": "unreconciled", "recovered": "active"}
     accounts = [spent(name, 0.5, steps_left=0 if name == "exhausted" else 4) for name in states]
     failures = {"refused": "guard-unusable", "failed": "wrong-shape:0.weight", "silent": "no-reply"}
     rounds = [
@@ -83,7 +48,7 @@ def test_states_say_what_became_of_a_client(store, url):
         finished(1, accounts, failures={"recovered": "no-reply"}, unreconciled=["recovered"]),
         finished(2, accounts, failures=failures, unreconciled=["silent"]),
     ]
-    record(url, rounds)
+    record(url, facts(), rounds)
     run = store.run("run-1")
     clients = {client.client_id: client for client in run.clients(ClientQuery())[1]}
     assert {name: client.state for name, client in clients.items()} == states
@@ -97,7 +62,7 @@ def test_states_say_what_became_of_a_client(store, url):
 
 def test_clients_are_sorted_searched_and_paged(store, url):
     names = [f"ward-{n:03d}" for n in range(120)] + ["100%_sure", "100xysure"]
-    record(url, growing(names, 2, pace={name: 0.1 + 0.01 * (n % 7) for n, name in enumerate(names)}))
+    record(url, facts(), growing(names, 2, pace={name: 0.1 + 0.01 * (n % 7) for n, name in enumerate(names)}))
     seen = []
     for offset in range(0, 140, 25):
         total, page = store.run("run-1").clients(ClientQuery(sort="epsilon", limit=25, offset=offset))
@@ -107,48 +72,6 @@ def test_clients_are_sorted_searched_and_paged(store, url):
     assert store.run("run-1").clients(ClientQuery(search="WARD-01"))[0] == 10
     assert [c.client_id for c in store.run("run-1").clients(ClientQuery(search="%_"))[1]] == ["100%_sure"]
     assert store.run("run-1").clients(ClientQuery(state="exhausted"))[0] == 0
-
-
-@pytest.mark.parametrize("rounds", [3, 4])
-def test_a_budget_that_lasts_until_the_last_planned_round_is_spent_as_planned(store, url, rounds):
-    def accounts(number):
-        return [spent("all", float(number), steps_left=3 - number), spent("half", 1.0, steps_left=0), spent("new", 1.0)]
-
-    recording = RunRecording(url, facts(rounds=rounds))
-    for number in range(4):
-        recording.add(finished(number, accounts(number)))
-    recording.flush()
-    recording.close()
-    early = {"all": "spent as planned" if rounds == 3 else "exhausted", "half": "exhausted", "new": "active"}
-    run = store.run("run-1")
-    _, clients = run.clients(ClientQuery(sort="client_id", descending=False))
-    assert {client.client_id: client.state for client in clients} == early
-    assert run.tally().states == Counter(early.values())
-    for state in set(early.values()):
-        _, found = run.clients(ClientQuery(state=state, sort="client_id", descending=False))
-        assert [client.client_id for client in found] == [name for name in early if early[name] == state]
-
-
-def test_a_run_that_goes_on_is_as_if_it_had_never_stopped(store, url):
-    records = growing(["a", "b"], 6)
-    record(url, records[:5])
-    at = {stored.round: stored.at for stored in store.run("run-1").points(range(10))}
-    started = store.run("run-1").now.started
-    recording = RunRecording(url, facts())
-    for one in records[:4]:
-        recording.add(one)
-    recording.flush()
-    assert store.run("run-1").now.last.round == 3, "the round that is run again is not there yet"
-    for one in records[4:]:
-        recording.add(one)
-    recording.flush()
-    recording.close()
-    assert store.run("run-1").points(range(10)) == [one.point for one in records]
-    assert {n: when for n, when in at.items() if n < 4} == {
-        stored.round: stored.at for stored in store.run("run-1").points(range(4))
-    }
-    assert store.run("run-1").now.started == started
-    assert store.run("run-1").standings_of(["a"])[0].averaged == 6
 
 
 def test_an_outage_loses_nothing(store, url):
@@ -172,28 +95,9 @@ def test_an_outage_loses_nothing(store, url):
     assert store.run("run-1").points(range(9)) == [one.point for one in records]
 
 
-def test_charges_and_accounts_come_from_the_ledger(store, url):
-    ledger = Ledger(url)
-    ledger.open_run("run-1", "digits", "2 parts")
-    allowance = Allowance(PrivacyBudget(3.0, DELTA), "adaptive")
-    ledger.open_budgets({"digits/a": allowance, "digits/b": allowance})
-    for number in (1, 2):
-        ledger.reserve(Attempt("run-1", number), EVENT, {"digits/a": 2, "digits/b": 2}, lambda *_: 10)
-        ledger.settle(Attempt("run-1", number), ["digits/a"], ChargeState.COMMITTED)
-    record(url, growing(["a", "b"], 2))
-    total, newest = store.run("run-1").charges(limit=1, offset=0)
-    assert (total, newest[0]["client_id"], newest[0]["round"]) == (4, "b", 2)
-    assert store.run("run-1").charges(client_id="a", limit=9, offset=0)[0] == 2
-    assert store.run("run-1").charges(state="reserved", round=1, limit=9, offset=0)[1][0]["client_id"] == "b"
-    assert store.run("run-1").history_of("a") == {EVENT: 4}
-    assert store.run("run-1").history_of("c") == {}
-    assert len(verify_ledger(ledger).replay.charges) == 4, "the run store is no part of what is verified"
-    ledger.close()
-
-
 def test_audits_are_kept_in_their_order_and_runs_apart(store, url):
     for run_id, names in (("run-1", ["a", "b"]), ("two", ["b"])):
-        record(url, growing(names, 2), facts(run_id))
+        record(url, facts(run_id), growing(names, 2))
     assert {run.facts.run_id for run in store.runs()} == {"run-1", "two"}
     assert [store.run(run_id).clients(ClientQuery())[0] for run_id in ("run-1", "two")] == [2, 1]
     found = [
