@@ -19,7 +19,6 @@ from fedprivacy.tasks import Score, ShardSource
 from fedprivacy.tasks.loader import open_task
 from fedprivacy.tasks.task import is_right
 from fedprivacy.training.evaluation import estimate_scores
-from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.asked import code, spent, train
 from tests.flower.blobs import A_GRANT, A_RECEIPT, BLOBS, Blobs, plan_of
 from tests.flower.runs import run
@@ -65,33 +64,6 @@ def test_every_so_many_rounds_the_clients_score_the_model_that_the_round_began_w
         assert 0 < told.deviations["accuracy"] < 0.05
     assert "clients_accuracy" not in finished.records[4].metrics
     assert finished.result.evaluate_metrics_clientapp[3]["clients_loss"] == third.metrics["clients_loss"]
-
-
-@pytest.mark.exhaustive
-def test_it_is_charged_as_one_more_step_and_what_is_trained_is_the_same(planned):
-    settings = {"rounds": 3, "noise_multiplier": 1.5, "local_steps": 2}
-    without, with_it = run(planned(BLOBS, **settings)), run(planned(BLOBS, local_evaluation=2, **settings))
-    for records, steps in ((without.records, [2, 4, 6]), (with_it.records, [2, 5, 7])):
-        assert [record.spent["client-0"].steps for record in records] == steps
-        event = PoissonSampledGaussian(0.5, 1.5)
-        expected = [pld.epsilon({event: number}, 1e-3) for number in steps]
-        assert [record.spent["client-0"].epsilon for record in records] == pytest.approx(expected, rel=1e-6)
-    for one, other in zip(without.result.arrays.values(), with_it.result.arrays.values(), strict=True):
-        assert (one.numpy() == other.numpy()).all()
-
-
-@pytest.mark.exhaustive
-def test_noise_that_is_left_open_covers_it_and_a_budget_s_last_steps_train(planned):
-    open_ = {"rounds": 10, "epsilon": 2.0}
-    plain, evaluated = planned(BLOBS, **open_), planned(BLOBS, local_evaluation=2, **open_)
-    assert evaluated.total_steps == plain.total_steps + 5
-    assert evaluated.noise.shared > plain.noise.shared
-    assert run(evaluated).records[-1].spent["client-0"].epsilon <= 2.0
-    for affordable in (5, 6, 7):
-        epsilon = pld.epsilon({PoissonSampledGaussian(0.5, 1.5): affordable}, 1e-3) * 1.02  # a filter keeps some delta
-        finished = run(planned(BLOBS, rounds=9, local_evaluation=1, noise_multiplier=1.5, epsilon=epsilon))
-        assert finished.records[-1].spent["client-0"].steps == affordable
-        assert sum(bool(record.evaluations) for record in finished.records) == affordable // 3
 
 
 @pytest.mark.exhaustive

@@ -30,7 +30,6 @@ from fedprivacy.flower.server.wrapped import EligibleGrid
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt, RefusalCode
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import BLOBS, Blobs, PrivateSizes, plan_of
 from tests.flower.runs import SAMPLING, Noting, answering, history_of, run, tampered
 
@@ -70,17 +69,17 @@ def test_epsilon_composes_over_rounds_and_never_passes_the_budget(ledger_url):
     assert 2.99 < records[-1].max_epsilon <= 3.0
 
 
-def test_a_public_shard_size_is_the_divisor_and_the_weight_and_means_zero_out(ledger_url):
-    plan = plan_of(BLOBS, rounds=1, sampling_rate=0.5, ledger=ledger_url)
-    divisors, noting = [], Noting()
+def test_an_adapted_clipping_norm_is_kept_by_the_server_from_round_to_round(tmp_path):
+    plan, norms = plan_of(BLOBS, clients=1, rounds=4, noise_multiplier=2.0, clipping="adaptive"), []
 
     def listen(message, context, reply):
-        divisors.append(Grant.from_record(message.content[GRANT]).expected_batch_size)
+        norms.append((message.content[GRANT]["clipping_norm"], reply.content[RECEIPT]["clipping_norm"]))
         return reply
 
-    run(plan, noting, answering(plan, listen))
-    assert noting.weights == [[30.0, 31.0, 32.0, 33.0]] and sorted(divisors) == [15.0, 15.5, 16.0, 16.5]
-    assert plan.event().relation == "zero-out"
+    run(plan, client=answering(plan, listen), checkpoints=tmp_path)
+    began, ended = zip(*norms, strict=True)
+    assert began == (1.0, *ended[:-1]) and len({*ended}) > 2
+    assert load_checkpoint(tmp_path).clipping_norms == {"client-0": ended[-1]}
 
 
 def test_private_shard_sizes_never_leave(ledger_url):
@@ -239,20 +238,6 @@ def test_a_round_that_is_stopped_twice_is_charged_for_each_noise_that_it_draws(l
     assert len({update for _, update in granted}) == len({*attempts})
     charged = verify_ledger(Ledger(ledger_url)).replay.charges
     assert {key.attempt for key in charged if key.round == 2} == {*attempts}
-
-
-def test_a_run_begins_as_long_as_anybody_has_a_step_left(ledger_url):
-    plan = plan_of(BLOBS, clients=2, epsilon=3.0, noise_multiplier=2.0, rounds=1, ledger=ledger_url)
-    run(plan, run_id="earlier")
-    for client, charged in ((0, 1), (1, 2)):
-        whole = whole_quota(plan)
-        everything = {f"blobs/client-{client}": whole - 2 * charged}
-        Ledger(ledger_url).reserve(Attempt("earlier", 9 + client), plan.event(), everything, lambda *_: 10**6)
-        if client == 0:
-            (record,) = run(plan).records
-            assert record.participants == ("client-1",) and record.exhausted == ("client-0",)
-    with pytest.raises(BudgetSpentError, match=r"client-0 has spent .* fits, nor for 1 other client"):
-        run(plan)
 
 
 def test_a_round_of_which_everybody_says_that_it_was_charged_is_tried_once_more_and_not_again(ledger_url):

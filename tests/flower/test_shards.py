@@ -78,22 +78,6 @@ def test_records_that_merely_have_the_same_values_are_no_copies(kind, caplog):
     assert "hold the same" not in told(COINCIDENCES[kind], caplog)
 
 
-class Asked(Split):
-    """The same records, of which questions are asked."""
-
-    def table(self, source):
-        inputs, targets = self.made(source.partition_id)
-        return fp.Table({"first": inputs[:, 0].numpy(), "second": inputs[:, 1].tolist(), "class": targets.tolist()})
-
-
-@pytest.mark.parametrize(("made", "said"), [(lambda part: points(0), True), (points, False)])
-def test_the_same_table_at_several_clients_is_told_before_it_is_asked(made, said, caplog, tmp_path):
-    answered = fp.ask(Asked(made), fp.ask.count(), clients=3, out=str(tmp_path / "run"))
-    assert len(answered.federation) == 1
-    told = f"{BOTH} (40 of 40): a record loses at each" in caplog.text and "Let table() return part" in caplog.text
-    assert told is said and ("hold the same" in caplog.text) is said
-
-
 def test_public_records_of_tuning_may_be_at_every_client(caplog):
     task = fp.tasks.OnPublic(Split(points), lambda source: fp.Shard(*points(0)))
     check_shards(open_task(task=task), resolve({}, task), range(3), computed=True)

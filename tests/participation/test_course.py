@@ -47,13 +47,6 @@ def test_a_round_ends_with_the_last_answer_that_is_wanted_in_time(speeds, settin
     assert (closed.missed, closed.ended) == ({f"client-{n}": TOO_LATE for n in missed}, ended)
 
 
-def test_of_equally_fast_ones_each_is_as_often_among_the_first():
-    participation = Participation(DRAWS, wanted=1, speeds=speeds_of("equal", DRAWS))
-    late = [participation.closes(n, STEPS, 0.0, set(STEPS)).missed.keys() for n in range(1, 2001)]
-    first = [sum(client not in missed for missed in late) for client in STEPS]
-    assert sum(first) == 2000 and stats.chisquare(first).pvalue > 1e-4
-
-
 def test_drop_outs_are_as_frequent_as_they_should_be_and_end_a_round_at_once():
     participation = Participation(DRAWS, drop_out=0.3, speeds=speeds_of("equal", DRAWS))
     begun = [participation.begins(n, STEPS, 0.0) for n in range(1, 2001)]

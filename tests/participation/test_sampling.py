@@ -27,13 +27,6 @@ def test_of_a_fixed_size_every_set_is_as_likely_as_any_other():
     assert set(cohorts("fixed", 4, CLIENTS[:3])) == {frozenset(CLIENTS[:3])}, "all, where there are no more"
 
 
-def test_one_round_tells_nothing_of_the_next():
-    sampled = cohorts("fixed", 3)
-    joined = np.array([[client in cohort for client in CLIENTS] for cohort in sampled])
-    both = np.array([[joined[:-1, 0] & joined[1:, 0]], [joined[:-1, 0] & ~joined[1:, 0]]]).sum(axis=-1).ravel()
-    assert stats.binomtest(int(both[0]), int(both.sum()), 0.5).pvalue > FALSE_ALARM
-
-
 def test_poisson_asks_each_client_by_itself():
     sampled = cohorts("poisson", 2)
     sizes = np.bincount([len(cohort) for cohort in sampled], minlength=7)
@@ -52,11 +45,6 @@ def test_who_drops_out_has_nothing_to_do_with_who_is_asked():
     asked = {number: participation.turnout(number, CLIENTS, 0.0).client_ids for number in ROUNDS}
     begun = sum(len(participation.begins(number, dict.fromkeys(ids, 1), 0.0)) for number, ids in asked.items())
     assert stats.binomtest(begun, sum(map(len, asked.values())), 0.7).pvalue > FALSE_ALARM
-
-
-def test_a_client_that_is_away_changes_no_other_s_draw():
-    everybody, fewer = cohorts("poisson", 3), cohorts("poisson", 2.5, CLIENTS[:5])  # the same rate
-    assert [cohort - {CLIENTS[5]} for cohort in everybody] == fewer
 
 
 def test_draws_are_uniform_never_0_or_1_and_other_ones_for_another_purpose_or_name():

@@ -13,7 +13,7 @@ from fedprivacy.flower.simulated import engine
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import ERROR, read_history
-from fedprivacy.runs.records.store import ClientQuery, RunStore, url_in
+from fedprivacy.runs.records.store import RunStore, url_in
 from fedprivacy.runs.records.store import writer as run_store_writing
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
@@ -33,22 +33,6 @@ def run(folder, **settings):
 
 def store_of(folder):
     return RunStore(url_in(folder))
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_store_holds_what_the_folder_holds(tmp_path):
-    history, store = run(tmp_path / "cancer-1"), store_of(tmp_path / "cancer-1")
-    (stored,) = store.runs()
-    assert (stored.facts.name, stored.facts.task, stored.status) == ("cancer-1", "cancer", RunStatus.FINISHED)
-    assert dict(stored.facts.settings) == dict(history.settings)
-    points = store.run(stored.facts.run_id).points(range(5))
-    assert points == [record.point for record in (history.start, *history.rounds)]
-    total, clients = store.run(stored.facts.run_id).clients(ClientQuery(sort="client_id", descending=False))
-    assert total == 4
-    last = history.last.spent
-    assert [(c.spent.epsilon, c.spent.steps, c.spent.steps_left, c.spent.rounds) for c in clients] == [
-        (one.epsilon, one.steps, one.steps_left, one.rounds) for one in last.values()
-    ]
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -131,18 +115,6 @@ def test_adding_a_round_does_not_wait_for_the_database(url, monkeypatch):
     added.set()
     feed.end(RunStatus.FINISHED)
     assert waited and all(waited)
-
-
-def test_what_waits_is_written_in_one_transaction(url):
-    records = growing(["a", "b"], 30)
-    feed = StoreFeed(url, facts(), records[:20])
-    for record in records[20:]:
-        feed.add(record)
-    feed.end(RunStatus.FINISHED)
-    store = RunStore(url)
-    run = store.runs()[0]
-    assert run.last == records[-1].point
-    assert run.changes <= 4
 
 
 @pytest.mark.parametrize(
