@@ -10,6 +10,8 @@ import torch
 import fedprivacy as fp
 from fedprivacy._support.signing import server_public_key
 from fedprivacy.accounting import pld
+from fedprivacy.audit.our_client.audited_client import Audited
+from fedprivacy.flower.client import local
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, MessageError, RefusalCode
 from fedprivacy.flower.wire.payloads import history_text
@@ -23,7 +25,7 @@ from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import STRANGER, a_grant, code, enrol, spent, train
-from tests.flower.blobs import Blobs, Chain, plan_of
+from tests.flower.blobs import Blobs, Chain, DeepBlobs, plan_of
 
 
 def weights(reply):
@@ -197,3 +199,21 @@ def test_as_many_views_as_there_may_be_are_taken_and_count_among_the_steps_that_
         assert (code(refused), spent(node)) == (RefusalCode.GRANT_INVALID, 2)
     for number, (steps, views) in enumerate(((8, 0), (8, 1), (2, 4)), start=2):
         assert RECEIPT in train(node, round=number, task=task, steps=steps, augmentation_multiplicity=views).content
+
+
+def test_activations_have_the_type_that_the_data_owner_or_the_audited_run_chose(node, monkeypatch):
+    types = []
+
+    class Watched(local.GradientEngine):
+        def __init__(self, *args, autocast, **options):
+            types.append(autocast)
+            super().__init__(*args, autocast=autocast, **options)
+
+    monkeypatch.setattr(local, "GradientEngine", Watched)
+    assert RECEIPT in train(node, task=DeepBlobs()).content
+    assert RECEIPT in train(node | {"autocast": "bfloat16"}, round=2, task=DeepBlobs()).content
+    plan = plan_of(DeepBlobs(), autocast="bfloat16", noise_multiplier=1.0)
+    audited, parameters = Audited.of(plan), DeepBlobs().model().state_dict()
+    grant = audited.client.usual_grant()
+    audited.client_of(audited.task, audited.shard).ask(grant, {name: each.numpy() for name, each in parameters.items()})
+    assert types == [None, torch.bfloat16, torch.bfloat16]

@@ -78,16 +78,7 @@ def test_questions_that_are_asked_together_each_have_the_error_of_their_share_no
     assert len(answers.reread) == CLIENTS
 
 
-@pytest.mark.exhaustive
-def test_of_several_answers_to_one_question_the_newest_is_read_again(plan, tmp_path):
-    grid = DeployedGrid(plan, tmp_path, **ALL)
-    first, anew = ask(plan, grid, AGE), ask(plan_of(tmp_path), grid, AGE, anew=True)
-    again = ask(plan, grid, AGE)
-    assert len(again.reread) == CLIENTS
-    assert again.federation == anew.federation != first.federation
-
-
-def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, tmp_path):
+def test_the_newest_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, tmp_path):
     grid = DeployedGrid(plan, tmp_path, **ALL)
     first = ask(plan, grid, AGE)
     again = ask(plan, grid, AGE)
@@ -97,6 +88,7 @@ def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, 
     anew = ask(plan_of(tmp_path), grid, AGE, anew=True)
     assert anew.federation != first.federation
     assert sum(grid.guard(plan, "hospital-0").history().values()) == 2
+    assert ask(plan, grid, AGE).federation == anew.federation
     with_another = ask(plan_of(tmp_path), grid, AGE, fp.ask.count())
     assert not with_another.reread and len(with_another.told) == CLIENTS
 
