@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 import fedprivacy as fp
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.flower.kept import KeptFor, KeptInFolder
-from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import flat_parameters
 from fedprivacy.runs.records.folder import RunFolderError
 from fedprivacy.training.algorithms import ALGORITHMS
@@ -74,15 +73,6 @@ def kept_by(folder):
 
 def kept_for(name, round, **settings):
     return KeptFor("run", named(name, **settings), round, "blobs/blobs")
-
-
-@pytest.mark.exhaustive
-def test_scaffold_s_control_is_the_weighted_mean_of_the_clients_own():
-    kept, control = run("scaffold", together=True).grid.kept.own, load_checkpoint(Path()).control
-    sizes = {client_id: 30 + int(client_id.removeprefix("client-")) for client_id in kept}
-    expected = sum(size * kept[client_id].double() for client_id, size in sizes.items()) / sum(sizes.values())
-    assert control.weights == sizes and len(kept) > 1
-    torch.testing.assert_close(control.value.double(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.exhaustive

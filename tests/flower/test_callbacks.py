@@ -171,7 +171,7 @@ def test_a_run_goes_on_with_its_own_callbacks_or_with_none(tmp_path, caplog):
     assert run.history.finished == 4 and "so_far" not in run.rounds[-1]
 
 
-def test_what_is_no_callback_is_refused_before_there_is_a_folder(tmp_path):
+def test_what_is_no_callback_is_refused_before_there_is_a_folder_and_gives_no_text_as_soon_as_it_is_asked(tmp_path):
     for given, words in (
         (Diary, r"callbacks has Diary, which is no fedprivacy.Callback; write Diary\(\)"),
         (3, "callbacks has int, which is no fedprivacy.Callback; derive"),
@@ -181,13 +181,11 @@ def test_what_is_no_callback_is_refused_before_there_is_a_folder(tmp_path):
             simulate(tmp_path / "run", given)
     assert not (tmp_path / "run").exists()
 
-
-def test_a_callback_by_itself_is_a_list_of_one(tmp_path):
     class Undecided(fp.Callback):
         stop_because = 3
 
     with pytest.raises(CallbackError, match="Undecided has stop_because 3; give it a text"):
-        fp.simulate(BLOBS, clients=2, out=tmp_path / "run", callbacks=Undecided(), progress=False)
+        fp.simulate(BLOBS, clients=2, out=tmp_path / "run", callbacks=Undecided(), progress=False)  # a list of one
 
 
 @pytest.mark.parametrize(

@@ -167,14 +167,6 @@ def test_tasks_that_do_not_agree_on_what_is_public_are_refused_with_both_names(n
     assert not (Path(node["folder"]) / "guard.log").exists()
 
 
-def test_a_size_that_was_disclosed_is_protected_by_no_later_task_of_the_same_guard(node):
-    """The owner changes the configuration, or two nodes share the guard: the account remembers."""
-    assert enrol(node).content[ENROLMENT]["shard_size"] == 30
-    assert code(train(node, task=PrivateSizes(), relation=ADD_OR_REMOVE)) is RefusalCode.GUARD_UNUSABLE
-    assert spent(node) == 0
-    assert RECEIPT in train(node).content
-
-
 def test_a_size_that_was_protected_is_disclosed_by_no_later_task_of_the_same_guard(node):
     assert RECEIPT in train(node, task=PrivateSizes(), relation=ADD_OR_REMOVE).content
     assert code(enrol(node)) is RefusalCode.GUARD_UNUSABLE

@@ -119,11 +119,6 @@ def with_array(reply, name, array):
     return reply
 
 
-def labelled(like, data):
-    """An array that says of itself what another one says, whatever its bytes are."""
-    return Array(dtype="float32", shape=like.shape, stype=like.stype, data=data)
-
-
 def forged_receipt(reply):
     receipt = Receipt.from_record(reply.content[RECEIPT])
     reply.content = RecordDict({**reply.content, RECEIPT: ConfigRecord({**receipt.to_record(), "steps": 1})})
@@ -139,14 +134,12 @@ BAD_REPLIES = [
             (Array(np.array([3e38, 0], np.float32)), "too-large"),
             (Array(np.zeros(3, np.float32)), "wrong-shape"),
             (DOUBLE, "wrong-shape"),
-            (labelled(DOUBLE, DOUBLE.data), "wrong-shape"),
-            (labelled(DOUBLE, b"not numpy"), "undecodable"),
+            (Array("float32", (2,), DOUBLE.stype, b"not numpy"), "undecodable"),
         )
     ),
     (lambda _, reply: with_array(reply, "extra", DOUBLE), "wrong-arrays"),
     (lambda _, reply: forged_receipt(reply), "receipt-does-not-match-grant"),
     (lambda message, _: Message(RecordDict(), reply_to=message), "malformed-receipt"),
-    (lambda message, _: Message(Error(2, "secret text"), reply_to=message), "app-failed"),
     (lambda message, _: Message(Error(77, "secret text"), reply_to=message), "app-failed"),
 ]
 
@@ -166,7 +159,7 @@ def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(ledger_url):
     assert records[-1].spent["client-1"].epsilon == records[-1].spent["client-0"].epsilon > 0.0
     charged = verify_ledger(Ledger(ledger_url)).replay.charges.items()
     states = [charge.state for key, charge in charged if key.dataset_id == "blobs/client-1"]
-    assert states == ["committed"] * 7 + ["reserved"] * 4  # a true receipt confirms its charge, whatever is beside it
+    assert states == ["committed"] * 6 + ["reserved"] * 3  # a true receipt confirms its charge, whatever is beside it
 
 
 GIVEN_BACK = dict.fromkeys(RefusalCode, True) | {

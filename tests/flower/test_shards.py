@@ -78,19 +78,6 @@ def test_records_that_merely_have_the_same_values_are_no_copies(kind, caplog):
     assert "hold the same" not in told(COINCIDENCES[kind], caplog)
 
 
-def test_public_records_of_tuning_may_be_at_every_client(caplog):
-    task = fp.tasks.OnPublic(Split(points), lambda source: fp.Shard(*points(0)))
-    check_shards(open_task(task=task), resolve({}, task), range(3), computed=True)
-    assert not caplog.records
-
-
-def test_a_client_without_a_record_is_named(caplog):
-    said = told(lambda part: points(part, 0 if part == 1 else 40), caplog)
-    assert said.startswith("client-1: no record; see how the split gives its parts")
-    many = told(lambda part: points(part, 0), caplog, clients=20)
-    assert many.startswith("client-00, client-01, client-02 and 17 more: no record")
-
-
 def null(wrong, client=None):
     def made(part):
         inputs, targets = points(part)
