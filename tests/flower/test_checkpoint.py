@@ -4,6 +4,7 @@ Kills at every moment: tests/faults. Runs that are stopped and go on: tests/flow
 """
 
 import json
+import random
 import shutil
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg
 from safetensors.numpy import save_file
@@ -89,6 +91,7 @@ STATE = {
 
 def test_a_checkpoint_is_read_back_as_it_was_saved(tmp_path):
     saved = a_checkpoint(strategy=STATE)
+    drawn = [random.gauss(0, 1), np.random.normal(), torch.rand(1)]
     save_checkpoint(tmp_path, a_checkpoint(round=2))
     save_checkpoint(tmp_path, saved)
     read = load_checkpoint(tmp_path)
@@ -105,6 +108,8 @@ def test_a_checkpoint_is_read_back_as_it_was_saved(tmp_path):
     assert read.strategy["record"]["a"].data == STATE["record"]["a"].data
     plain = {name: value for name, value in STATE.items() if name != "record"}
     np.testing.assert_equal({name: read.strategy[name] for name in plain}, plain)
+    read.random.restore()
+    assert [random.gauss(0, 1), np.random.normal(), torch.rand(1)] == drawn
 
 
 def test_a_strategy_may_speak_for_itself(tmp_path):

@@ -3,6 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import Message, MessageType
@@ -260,27 +261,17 @@ def test_a_path_that_means_another_place_in_another_working_directory_is_refused
 # --- deployed or simulated ---
 
 
-class Ray:
+def ray_with(actor):
     """Ray as a process sees it, in an actor or where something has merely started it."""
-
-    def __init__(self, actor):
-        self.actor = actor
-
-    def is_initialized(self):
-        return True
-
-    def get_runtime_context(self):
-        return self
-
-    def get_actor_id(self):
-        return self.actor
+    here = SimpleNamespace(get_actor_id=lambda: actor)
+    return SimpleNamespace(is_initialized=lambda: True, get_runtime_context=lambda: here)
 
 
 PART = {"partition-id": 0, "num-partitions": 4}
 PROCESSES = {
     "our engine": (None, {"fedprivacy-in-process": True}),
-    "an actor of Ray": (Ray("actor-7"), {}),
-    "a process that started Ray": (Ray(None), {}),
+    "an actor of Ray": (ray_with("actor-7"), {}),
+    "a process that started Ray": (ray_with(None), {}),
     "any process": (None, {}),
 }
 

@@ -32,17 +32,6 @@ def speeds(tmp_path):
     return str(file)
 
 
-def listening(plan):
-    """The real ClientApp, and whom it was run for in each round."""
-    asked = []
-
-    def heard(message, context, reply):
-        asked.append(f"client-{context.node_config['partition-id']}")
-        return reply
-
-    return answering(plan, heard), asked
-
-
 def asked_in(records):
     """How often each client was asked."""
     everybody = [client for record in records for client in (*record.participants, *record.failures)]
@@ -99,9 +88,13 @@ def test_a_client_with_few_steps_left_is_waited_for_no_longer_than_these_take(pl
 
 
 def test_a_drop_out_trains_nothing_and_stays_charged(plan):
-    plan = plan(drop_out=0.4, rounds=6)
-    app, asked = listening(plan)
-    done = run(plan, client=app)
+    plan, asked = plan(drop_out=0.4, rounds=6), []
+
+    def heard(message, context, reply):
+        asked.append(f"client-{context.node_config['partition-id']}")
+        return reply
+
+    done = run(plan, client=answering(plan, heard))
     dropped = [client for record in done.records for client, why in record.failures.items() if why == "dropped-out"]
     assert dropped and len(asked) + len(dropped) == 24
     assert sorted(asked) == sorted(client for record in done.records for client in record.participants)

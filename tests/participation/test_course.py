@@ -73,18 +73,8 @@ def test_a_client_that_goes_away_during_training_drops_out_when_it_goes(trace, s
 
 
 def test_only_who_is_there_is_asked_and_if_nobody_is_the_server_waits(trace):
-    lines = [
-        "client,from,to",
-        "0,10,17",
-        "0,12,13",
-        "0,16,20",
-        "1,15,30",
-        "1,30,40",
-        "0,90,95",
-        "2,15,16",
-        "someone,0,9",
-    ]
-    participation = Participation(DRAWS, availability=availability_of(trace(*lines), DRAWS))
+    times = ("0,10,17", "0,12,13", "0,16,20", "1,15,30", "1,30,40", "0,90,95", "2,15,16", "someone,0,9")
+    participation = Participation(DRAWS, availability=availability_of(trace("client,from,to", *times), DRAWS))
     turnouts = {at: participation.turnout(1, STEPS, at) for at in (0.0, 15.0, 16.0, 35.0, 40.0, 95.0)}
     there = {at: (sorted(each.client_ids), each.began) for at, each in turnouts.items()}
     assert there == {
