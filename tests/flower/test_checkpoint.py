@@ -29,24 +29,12 @@ from fedprivacy.flower.server.checkpoint import (
     unkept_attributes,
     write_state,
 )
-from fedprivacy.runs.records.folder import RunFolderError, RunWriter, read_config, read_lines
+from fedprivacy.runs.records.folder import RunFolderError, read_config, read_lines
 from fedprivacy.runs.settings.configuration import ConfigError
 from tests.commands.running import unwrapped
 from tests.flower.blobs import BLOBS, plan_of
-from tests.flower.runs import run, stop_once_in_round_two
+from tests.flower.runs import stop_once_in_round_two
 from tests.terminal import CliRunner
-
-
-def test_a_run_that_stops_before_it_begins_has_nothing_to_go_on_from(tmp_path):
-    def stop(record):
-        raise KeyboardInterrupt
-
-    plan = plan_of(BLOBS, out=str(tmp_path), ledger=f"sqlite:///{tmp_path / 'ledger.db'}")
-    with pytest.raises(KeyboardInterrupt):
-        run(plan, observers=[RunWriter(tmp_path, plan, None), stop], checkpoints=tmp_path)
-    assert (tmp_path / "ledger.db").exists()
-    with pytest.raises(RunFolderError, match=r"stopped before its first round\. Start anew in a new folder"):
-        load_checkpoint(tmp_path)
 
 
 def test_an_app_that_cannot_go_on_does_not_start_anew_instead(tmp_path):

@@ -239,20 +239,6 @@ def test_a_run_goes_on_only_on_the_ledger_that_it_knew(plan, tmp_path):
 
 
 @pytest.mark.exhaustive
-def test_a_ledger_that_is_rewritten_while_a_run_goes_on_is_signed_no_more(plan, tmp_path):
-    def rewrite(record):
-        if record.round == 1:
-            with sqlite3.connect(plan.config.ledger.removeprefix("sqlite:///")) as connection:
-                connection.executescript(
-                    "DROP TRIGGER journal_no_update; DROP TRIGGER checkpoints_no_delete; DELETE FROM checkpoints;"
-                    "UPDATE journal SET hash = iif(hash LIKE '0%', '1', '0') || substr(hash, 2);"
-                )
-
-    with pytest.raises(LedgerError, match="it was rewritten since, or an older copy was put back"):
-        start(plan, DeployedGrid(plan, tmp_path), observers=[rewrite], checkpoints=tmp_path)
-
-
-@pytest.mark.exhaustive
 def test_a_client_whose_book_does_not_go_with_the_run_is_left_out_alone(plan, tmp_path, monkeypatch, caplog):
     """By another mechanism, which the filter does not compose, or by another relation."""
     others = {

@@ -1,8 +1,5 @@
 """Simulated participation in whole runs: who is asked, whose update is averaged, and what everybody is charged."""
 
-from itertools import pairwise
-
-import numpy as np
 import pytest
 import torch
 
@@ -51,22 +48,6 @@ def assert_charged(done, plan):
     open_charges = {key.dataset_id for key, charge in charges.items() if charge.state is ChargeState.RESERVED}
     assert {dataset.rpartition("/")[2] for dataset in open_charges} == set(last.unreconciled)
     assert len(charges) == sum(asked.values())
-
-
-@pytest.mark.exhaustive
-def test_a_poisson_cohort_may_be_empty_and_the_run_goes_on_with_the_same_model(plan, monkeypatch):
-    plan, models = plan(cohort_size=1, cohort_sampling="poisson", rounds=12), []
-
-    def watched(model, evaluate=plan.task.evaluate):
-        models.append(model.weight.detach().clone().numpy())
-        return evaluate(model)
-
-    monkeypatch.setattr(plan.task, "evaluate", watched)
-    done = run(plan)
-    sizes = [len(record.participants) for record in done.records]
-    assert {0, 1, 2} <= set(sizes) and len(sizes) == 12
-    assert [np.array_equal(*pair) for pair in pairwise(models)] == [size == 0 for size in sizes]
-    assert_charged(done, plan)
 
 
 def test_what_comes_too_late_is_not_in_the_average(plan, speeds, tmp_path):
@@ -130,14 +111,6 @@ def test_only_who_is_there_is_asked_and_the_clock_waits(plan, speeds, tmp_path):
     assert (last.round, last.clock, last.seconds) == (10, 57.0, 5.0)
     assert done.result.stopped_because == "no client with budget left is ever there again"
     assert_charged(done, plan)
-
-
-@pytest.mark.exhaustive
-def test_a_late_evaluation_is_not_told(plan, speeds):
-    plan = plan(local_evaluation=1, speeds=speeds, deadline=6.0, rounds=1, local_steps=1)
-    done = run(plan)
-    assert set(done.records[0].evaluations) == set(done.records[0].participants) == {"client-0", "client-1", "client-2"}
-    assert done.records[0].failures == {"client-3": "too-late"}
 
 
 def deployed(tmp_path, **settings):

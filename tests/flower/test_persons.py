@@ -32,8 +32,12 @@ def run(folder, task=None, out="run", **settings):
     return fp.simulate(task or Visits(), seed=1, out=folder / out, progress=False, ledger=ledger, **settings)
 
 
-def test_a_person_costs_what_a_record_costs(tmp_path):
-    done = run(tmp_path, Visits(public=False), local_evaluation=1)
+DRAWN = Visits(rows_per_step=2, person_gradient="sum")
+
+
+@pytest.mark.parametrize("task", [Visits(public=False), pytest.param(DRAWN, marks=pytest.mark.exhaustive)])
+def test_a_person_costs_what_a_record_costs(tmp_path, task):
+    done = run(tmp_path, task, local_evaluation=1, augmentation_multiplicity=3)
     for client in done.clients:
         assert client["sampling_rate"] == 0.3
         stated = fp.epsilon(
@@ -43,14 +47,6 @@ def test_a_person_costs_what_a_record_costs(tmp_path):
         assert client["epsilon"] <= 3.0
     assert done.metrics["accuracy"] > 0.7
     assert abs(done.metrics["clients_records"] - 3 * PATIENTS) < PATIENTS, "persons are counted, and not visits"
-
-
-@pytest.mark.exhaustive
-def test_rows_that_are_drawn_for_each_step_and_added_up_train_as_well(tmp_path):
-    task = Visits(rows_per_step=2, person_gradient="sum")
-    done = run(tmp_path, task, local_evaluation=1, augmentation_multiplicity=3)
-    assert done.metrics["accuracy"] > 0.7
-    assert max(client["epsilon"] for client in done.clients) <= 3.0
 
 
 def test_a_shard_that_is_not_of_the_task_s_unit_is_refused_before_anything_is_charged(tmp_path):

@@ -47,33 +47,26 @@ class Wide(Blobs):
 # --- accounts -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.exhaustive
-def test_every_round_is_charged_to_an_account_of_its_own_and_the_records_accounts_are_as_without(tmp_path):
-    plan = planned(tmp_path, rounds=4, noise_multiplier=1.1, **NOISE)
-    done = run(plan, checkpoints=tmp_path)
-    plain = run(planned(tmp_path / "plain", rounds=4, noise_multiplier=1.1))
-    account = UserLevelAccount()
+def test_every_round_is_charged_to_an_account_of_its_own_on_the_disk_before_its_average_is_handed_on(tmp_path):
+    """The accounts of records are as without."""
+    on_disk, account = [], UserLevelAccount()
+
+    class Watching(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            on_disk.append(len(charged(tmp_path)))
+            return super().aggregate_train(server_round, replies)
+
+    done = run(planned(tmp_path, noise_multiplier=1.1, **NOISE), Watching(**SAMPLING), checkpoints=tmp_path)
+    plain = run(planned(tmp_path / "plain", noise_multiplier=1.1))
+    assert on_disk == [1, 2, 3]
     for number, record in enumerate(done.records, start=1):
         account.record(1.0, 1.0)
         assert record.user_level.epsilon == account.epsilon(1e-5).value
         assert (record.user_level.rounds, record.user_level.delta) == (number, 1e-5)
     assert [record.spent for record in done.records] == [record.spent for record in plain.records]
-    assert [(line["round"], line["sampling_rate"], line["noise_multiplier"]) for line in charged(tmp_path)] == [
-        (number, 1.0, 1.0) for number in range(1, 5)
-    ]
+    lines = [(line["round"], line["sampling_rate"], line["noise_multiplier"]) for line in charged(tmp_path)]
+    assert lines == [(number, 1.0, 1.0) for number in (1, 2, 3)]
     assert all(record.user_level is None for record in plain.records)
-
-
-def test_a_round_is_on_the_disk_before_its_average_is_handed_on(tmp_path):
-    seen = []
-
-    class Watching(FedAvg):
-        def aggregate_train(self, server_round, replies):
-            seen.append((server_round, len(charged(tmp_path))))
-            return super().aggregate_train(server_round, replies)
-
-    run(planned(tmp_path, rounds=3, **NOISE), Watching(**SAMPLING), checkpoints=tmp_path)
-    assert seen == [(1, 1), (2, 2), (3, 3)]
 
 
 def test_the_budget_ends_the_run_before_the_round_that_does_not_fit_and_keeps_the_model(tmp_path):
