@@ -117,8 +117,6 @@ FORGERIES = [
     (lambda grid, reply: unsigned(reply, software="<b>all is well</b>"), "malformed-receipt"),
     (lambda grid, reply: resigned(reply, grid, "hospital-2"), "forged-receipt"),
     (lambda grid, reply: resigned(reply, grid, "hospital-1", steps=1), "receipt-does-not-match-grant"),
-    (lambda grid, reply: resigned(reply, grid, "hospital-1", attempt=2), "receipt-does-not-match-grant"),
-    (lambda grid, reply: resigned(reply, grid, "hospital-1", unit="patient"), "receipt-does-not-match-grant"),
     (lambda grid, reply: with_update_of_another_model(reply), "receipt-of-another-update"),
 ]
 
@@ -178,7 +176,7 @@ def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan,
     assert states_of(plan, "hospital-1") == [ChargeState.COMMITTED] * 3
 
 
-@pytest.mark.parametrize("forgery", FORGERIES[4:8:2], ids=["malformed", "of another grant"])
+@pytest.mark.parametrize("forgery", FORGERIES[4:7:2], ids=["malformed", "of another grant"])
 def test_a_late_receipt_that_is_forged_confirms_nothing(plan, tmp_path, forgery, caplog):
     forge, reason = forgery
 
