@@ -39,7 +39,6 @@ LONGEST = (
     "tests/flower/test_every_way.py",
     "tests/commands/test_client_table.py",
     "tests/accounting/test_persons.py",
-    "tests/flower/test_persons.py",
     "tests/gradients/test_every_layer.py",
     "tests/commands/test_simulate.py",
     "tests/ledger/test_outages.py",

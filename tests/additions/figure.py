@@ -66,7 +66,6 @@ FIGURE = Addition(
 PROGRAM = """
 import pathlib
 
-from fedprivacy.figures.turnout import turnout_rows
 from fedprivacy.runs.records.run import Run
 from tests.figures.reading import drawn, rows, written
 from tests.runs.histories import unlike
@@ -79,7 +78,6 @@ chart = Run(pathlib.Path(), history).figures.named("turnout").chart
 happened = [(one.round, len(one.participants), len(one.failures)) for one in history.rounds]
 assert any(failed for _, _, failed in happened) and len({averaged for _, averaged, _ in happened}) > 1
 assert [tuple(row.values()) for row in rows(chart, "averaged")] == happened
-assert [tuple(row.values()) for row in turnout_rows(history.series())] == happened
 assert f"Round 8 averaged {happened[-1][1]} update" in written(drawn(chart))
 
 accounts = [spent(name, 0.1) for name in ("a", "b")]

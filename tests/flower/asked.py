@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
@@ -31,7 +31,6 @@ from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.training.algorithms import ALGORITHMS, text_of
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.blobs import A_GRANT, Blobs, DeepBlobs, _blobs, plan_of
 
 SERVER, STRANGER = (Ed25519PrivateKey.from_private_bytes(bytes([i] * 32)) for i in (1, 2))
@@ -161,25 +160,11 @@ def asking(*questions, shares=()):
 
 def a_question(*questions, signer=SERVER, shares=(), **changed):
     """A grant for questions, signed by a server."""
-    grant = QuestionGrant(
-        **{
-            "run_id": "questions-1",
-            "client_id": "hospital",
-            "round": 1,
-            "attempt": 1,
-            "steps": 1,
-            "sampling_rate": 1.0,
-            "noise_multiplier": 4.0,
-            "relation": NeighbouringRelation.ZERO_OUT,
-            "unit": "record",
-            "clipping_norm": 1.0,
-            "questions": asking(*questions, shares=shares),
-            "earlier_runs": 0,
-            "charged": "",
-            "server_key": server_public_key(signer),
-        }
-        | changed
-    )
+    names = {field.name for field in fields(A_GRANT)} & {field.name for field in fields(QuestionGrant)}
+    given = {name: getattr(A_GRANT, name) for name in names - {"signature"}}
+    given |= {"run_id": "questions-1", "client_id": "hospital", "round": 1, "steps": 1, "sampling_rate": 1.0}
+    given |= {"noise_multiplier": 4.0, "clipping_norm": 1.0, "server_key": server_public_key(signer)}
+    grant = QuestionGrant(**given | {"questions": asking(*questions, shares=shares)} | changed)
     return grant.sign(signer)
 
 

@@ -35,18 +35,15 @@ def on_this_host(text, node):
     return tomllib.loads(text) | {name: node[name] for name in ("folder", "key")}
 
 
-def test_the_examples_are_a_configuration_and_a_node_configuration_for_its_task(node):
+def test_the_examples_are_a_configuration_and_a_node_configuration_for_its_task_with_every_key(node):
     config = resolve(tomllib.loads(SERVER_EXAMPLE.read_text()))
     assert (config.task, config.clients, config.rounds, config.epsilon) == ("digits", 3, 20, 3.0)
     assert config.seed is None and config.signing_key and config.ledger
     settings = NodeSettings.of(on_this_host(NODE_EXAMPLE.read_text(), node))
     assert (settings.budget.epsilon, settings.budget.delta) == (3.0, 1e-5)
     assert isinstance(settings.task(config.task, None).original, Digits)
-
-
-def test_what_the_client_s_example_leaves_out_is_every_other_key_with_a_value_that_it_takes(node):
-    text = re.sub(r"^# ([a-z-]+ = )", r"\1", NODE_EXAMPLE.read_text(), flags=re.MULTILINE)
-    given = on_this_host(text, node)
+    commented = re.sub(r"^# ([a-z-]+ = )", r"\1", NODE_EXAMPLE.read_text(), flags=re.MULTILINE)
+    given = on_this_host(commented, node)
     assert NodeSettings.of(given).most_steps == 100_000
     with pytest.raises(Refused, match="names nonsense; the keys are ") as refused:
         NodeSettings.of(given | {"nonsense": 0})

@@ -5,7 +5,9 @@ Kills at every moment: tests/faults. Runs that are stopped and go on: tests/flow
 
 import json
 import random
-from dataclasses import asdict, fields, replace
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,6 +18,7 @@ from flwr.serverapp.strategy import FedAvg
 from safetensors.numpy import save_file
 
 from fedprivacy._support.random_state import RandomState
+from fedprivacy.commands.app import app
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.checkpoint import (
     CHECKPOINT,
@@ -26,22 +29,12 @@ from fedprivacy.flower.server.checkpoint import (
     unkept_attributes,
     write_state,
 )
-from fedprivacy.runs.records.folder import RunFolderError, RunWriter
+from fedprivacy.runs.records.folder import RunFolderError, read_config, read_lines
 from fedprivacy.runs.settings.configuration import ConfigError
+from tests.commands.running import unwrapped
 from tests.flower.blobs import BLOBS, plan_of
-from tests.flower.runs import run
-
-
-def test_a_run_that_stops_before_it_begins_has_nothing_to_go_on_from(tmp_path):
-    def stop(record):
-        raise KeyboardInterrupt
-
-    plan = plan_of(BLOBS, out=str(tmp_path), ledger=f"sqlite:///{tmp_path / 'ledger.db'}")
-    with pytest.raises(KeyboardInterrupt):
-        run(plan, observers=[RunWriter(tmp_path, plan, None), stop], checkpoints=tmp_path)
-    assert (tmp_path / "ledger.db").exists()
-    with pytest.raises(RunFolderError, match=r"stopped before its first round\. Start anew in a new folder"):
-        load_checkpoint(tmp_path)
+from tests.flower.runs import stop_once_in_round_two
+from tests.terminal import CliRunner
 
 
 def test_an_app_that_cannot_go_on_does_not_start_anew_instead(tmp_path):
@@ -86,6 +79,7 @@ STATE = {
 
 def test_a_checkpoint_is_read_back_as_it_was_saved(tmp_path):
     saved = a_checkpoint(strategy=STATE)
+    drawn = [random.gauss(0, 1), np.random.normal(), torch.rand(1)]
     save_checkpoint(tmp_path, a_checkpoint(round=2))
     save_checkpoint(tmp_path, saved)
     read = load_checkpoint(tmp_path)
@@ -102,6 +96,8 @@ def test_a_checkpoint_is_read_back_as_it_was_saved(tmp_path):
     assert read.strategy["record"]["a"].data == STATE["record"]["a"].data
     plain = {name: value for name, value in STATE.items() if name != "record"}
     np.testing.assert_equal({name: read.strategy[name] for name in plain}, plain)
+    read.random.restore()
+    assert [random.gauss(0, 1), np.random.normal(), torch.rand(1)] == drawn
 
 
 def test_a_strategy_may_speak_for_itself(tmp_path):
@@ -119,18 +115,6 @@ def test_a_strategy_may_speak_for_itself(tmp_path):
     save_checkpoint(tmp_path, a_checkpoint(strategy=read_state(first)))
     write_state(second, load_checkpoint(tmp_path).strategy)
     assert second.rounds == {1, 5}
-
-
-def test_the_random_generators_go_on_where_they_were():
-    def draws():
-        return random.random(), random.gauss(0, 1), np.random.normal(), np.random.random(), torch.rand(3).tolist()
-
-    random.gauss(0, 1), np.random.normal()  # each leaves a second draw over
-    state = RandomState.now()
-    expected = draws()
-    draws()
-    RandomState(**json.loads(json.dumps(asdict(state)))).restore()
-    assert draws() == expected
 
 
 def test_a_torn_checkpoint_another_file_and_another_version_are_named_with_the_remedy(tmp_path, monkeypatch):
@@ -164,3 +148,38 @@ def test_what_no_checkpoint_keeps_of_a_strategy_is_named():
     assert unkept_attributes(SimpleNamespace(**kept, **lost)) == sorted(lost)
     assert unkept_attributes(Speaking(**lost)) == []
     assert read_state(SimpleNamespace(**kept, **lost)).keys() == kept.keys() - {"call"}
+
+
+def simulate(*options, code=0):
+    """The command line in this process."""
+    run = CliRunner().invoke(app, ["simulate", *map(str, options)], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert run.exit_code == code, run.output
+    return run
+
+
+def test_a_run_goes_on_from_the_command_line_with_its_own_settings_and_no_others(tmp_path, monkeypatch):
+    stop_once_in_round_two(monkeypatch)
+    simulate("--rounds", "4", "--clients", "4", "--strategy", "fedadam", "--out", "run", code=130)
+    stopped = Path("run").rename(tmp_path / "moved")
+    planned = CliRunner().invoke(app, ["plan", "--json", "--resume", str(stopped)])
+    assert json.loads(planned.stdout)["noise_multiplier"] == read_config(stopped).noise_multiplier
+    before = read_lines(stopped)
+    refused = simulate("--resume", stopped, "--rounds", "9", "--strategy", "fedadam", "--epsilon", "5", code=2)
+    assert refused.stderr.count("error:") == 2
+    assert "rounds is 9, but the run goes on with its own, 4; leave rounds open" in refused.stderr
+    assert "epsilon is 5.0, but the run goes on with its own, 3.0" in refused.stderr
+    refused = simulate("--resume", stopped, "--client-terms", '{"client-0": {"epsilon": 1}}', code=2)
+    assert "the run goes on with its own, which were left open" in unwrapped(refused.stderr)
+    assert read_lines(stopped) == before
+    broken = shutil.copytree(stopped, tmp_path / "broken")
+    for said in ("Going on after round 1 of 4.", "All 4 rounds are finished already: nothing is run again."):
+        done = simulate("--resume", stopped, "--clients", "4")  # its own setting may be repeated
+        assert said in done.stderr and "after 4 rounds" in done.stdout
+    assert "holds no run that could go on" in simulate("--resume", tmp_path / "nothing", code=2).stderr
+    for file in broken.glob("ledger.db*"):
+        file.unlink()
+    failed = simulate("--resume", broken, code=2)
+    assert failed.stderr.count("error:") == 1
+    assert f"To go on after the last finished round: fedprivacy simulate --resume {broken}\n" in failed.stderr
+    (broken / "checkpoint.safetensors").unlink()
+    assert "Start anew in a new folder" in simulate("--resume", broken, code=2).stderr

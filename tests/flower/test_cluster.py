@@ -165,21 +165,16 @@ def refused(**settings):
     return str(problem.value)
 
 
-def test_an_address_at_which_nothing_listens(closed, monkeypatch):
+def test_addresses_without_a_cluster_of_this_machine_and_a_gpu_by_its_number(closed, listening, monkeypatch):
     said = refused(ray_address=closed)
     assert f"ray-address is '{closed}', but nothing listens at " in said and "'ray start --head' printed" in said
     monkeypatch.setenv("RAY_ADDRESS", closed)
     assert f"ray-address is 'auto' (RAY_ADDRESS: {closed}), but nothing listens at" in refused(ray_address="auto")
-
-
-def test_a_machine_that_is_none_of_the_cluster_s(listening, monkeypatch):
-    """For which Ray itself would look for a minute."""
+    # a machine that is none of the cluster's, for which Ray itself would look for a minute
     for own, words in (((), "no cluster"), (("127.0.0.1:1",), "the cluster at 127.0.0.1:1")):
         monkeypatch.setattr("ray._private.services.find_gcs_addresses", lambda own=own: own)
         assert f"this machine belongs to {words}; start this on a machine of " in refused(ray_address=listening)
 
-
-def test_no_cluster_at_all_and_a_gpu_by_its_number(monkeypatch):
     def nothing(address):
         raise ConnectionError
 
@@ -198,32 +193,6 @@ def test_a_cluster_of_no_use_is_told_of(closed, caplog, undrawn):
 # Whom it asks for
 
 
-def entered(resources, **placement):
-    """A population that has joined a cluster with these resources, as far as that decides whom it asks for."""
-    device = placement.pop("device", "auto")
-    config = replace(plan_of(Blobs(), clients=CLIENTS).config, device=device)
-    found = ClusterWorkers(Blobs(), config, train_privately, Placement(ray_address="auto", **placement))
-    found._ray = SimpleNamespace(cluster_resources=lambda: resources)
-    found._gpus = found._gpus_of_each()
-    return found
-
-
-@pytest.mark.parametrize(
-    ("gpus", "settings", "expected"),
-    [
-        (0.0, {}, (8, 0.0)),
-        (4.0, {}, (4, 1.0)),
-        (4.0, {"device": "cuda", "workers": 2}, (2, 1.0)),
-        (2.0, {"workers": 5}, (5, 0.3333)),
-        (4.0, {"device": "cpu"}, (8, 0.0)),
-    ],
-    ids=str,
-)
-def test_how_many_workers_and_what_each_has(gpus, settings, expected):
-    found = entered({"CPU": 8.0} | ({"GPU": gpus} if gpus else {}), **settings)
-    assert (found._wanted_workers(), found._gpus) == expected
-
-
 GREETING = cluster.Greeting("gpu-7", cluster.versions(), 0)
 
 
@@ -233,11 +202,11 @@ class Pretended:
 
     exceptions = SimpleNamespace(RayError=RuntimeError)
 
-    def __init__(self, cpus, greeting=GREETING):
-        self.cpus, self.greeting, self.alive = cpus, greeting, []
+    def __init__(self, cpus, greeting=GREETING, gpus=0.0):
+        self.cpus, self.greeting, self.gpus, self.alive, self.asked = cpus, greeting, gpus, [], []
 
     def cluster_resources(self):
-        return {"CPU": float(self.cpus)}
+        return {"CPU": float(self.cpus)} | ({"GPU": self.gpus} if self.gpus else {})
 
     def available_resources(self):
         return {"CPU": float(max(0, self.cpus - len(self.alive)))}
@@ -246,7 +215,11 @@ class Pretended:
         return value
 
     def remote(self, kind):
-        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda luggage: self.made(kind(luggage))))
+        def options(num_gpus, **_):
+            self.asked.append(num_gpus)
+            return SimpleNamespace(remote=lambda luggage: self.made(kind(luggage)))
+
+        return SimpleNamespace(options=options)
 
     def made(self, hand):
         call = SimpleNamespace(remote=hand.answer)
@@ -268,9 +241,9 @@ class Pretended:
         self.alive.remove(handle)
 
 
-def pretended(ray, timeout=60.0, **placement):
+def pretended(ray, timeout=60.0, device="auto", **placement):
     """A population on a pretended cluster, once its workers have begun, for which it waits so many seconds at most."""
-    config = replace(plan_of(Blobs(), clients=CLIENTS).config, node_timeout=timeout)
+    config = replace(plan_of(Blobs(), clients=CLIENTS).config, node_timeout=timeout, device=device)
     found = ClusterWorkers(Blobs(), config, train_privately, Placement(ray_address="auto", **placement))
     found._ray = ray
     found._pack()
@@ -280,6 +253,23 @@ def pretended(ray, timeout=60.0, **placement):
 
 def places(population):
     return [worker.place for worker in population._ready()]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "settings", "expected"),
+    [
+        (0.0, {}, (8, 0.0)),
+        (4.0, {}, (4, 1.0)),
+        (4.0, {"device": "cuda", "workers": 2}, (2, 1.0)),
+        (2.0, {"workers": 5}, (5, 0.3333)),
+        (4.0, {"device": "cpu"}, (8, 0.0)),
+    ],
+    ids=str,
+)
+def test_how_many_workers_are_asked_for_and_what_each_has(gpus, settings, expected):
+    ray = Pretended(8, replace(GREETING, gpus=1), gpus)
+    pretended(ray, **settings)
+    assert ray.asked == [expected[1]] * expected[0]
 
 
 def test_workers_that_died_are_replaced_in_their_places_as_soon_as_there_is_room():

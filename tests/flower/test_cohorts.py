@@ -4,7 +4,6 @@ Its runs are those of messages: tests/flower/test_every_way.py.
 """
 
 import math
-import random
 from itertools import combinations
 
 import pytest
@@ -22,24 +21,8 @@ from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.training import cohort
 from fedprivacy.training.cohort import Portion
 from fedprivacy.values.attempt import Attempt
-from tests.flower.blobs import BLOBS, Chain, plan_of
-from tests.flower.runs import SAMPLING, model_of, order_of, run, run_together
-
-
-def both(task, **kwargs):
-    """The same run by messages and together, each with a ledger of its own."""
-    random.seed(0)  # by which Flower samples
-    messages = run(plan_of(task, clients=5, ledger="sqlite:///messages.db"), **kwargs)
-    return messages, run_together(plan_of(task, clients=5, ledger="sqlite:///together.db"), **kwargs)
-
-
-@pytest.mark.exhaustive
-def test_a_first_model_may_list_its_parameters_in_any_order():
-    """Catches: an average that is cut into parameters by another order than that in which it was joined."""
-    backwards = ArrayRecord(dict(reversed(Chain().model().state_dict().items())))
-    messages, together = both(Chain(), initial_arrays=backwards)
-    assert list(together.result.arrays) == list(backwards)
-    assert (model_of(messages) - model_of(together)).abs().max() < 2e-6
+from tests.flower.blobs import BLOBS, plan_of
+from tests.flower.runs import SAMPLING, model_of, order_of, run_together
 
 
 def test_charges_come_first_and_stand_in_a_ledger_that_proves_itself(tmp_path, monkeypatch):
@@ -123,19 +106,6 @@ def test_another_attempt_draws_other_noise():
     assert torch.equal(one, again) and not torch.any(one == other)
     alike = [int((drawn == later).sum()) for drawn, later in combinations([one, *secret], 2)]
     assert max(alike) <= 1  # of six numbers on a lattice, one is equal by chance in 3,000 runs
-
-
-def test_no_two_trainings_share_a_draw_of_noise(monkeypatch):
-    drawn, release = [], cohort.release_by_row
-
-    def noting(mechanisms, totals, keystreams, position):
-        drawn.extend((each.key, each.stream, position) for each in keystreams)
-        return release(mechanisms, totals, keystreams, position)
-
-    monkeypatch.setattr(cohort, "release_by_row", noting)
-    done = run_together(plan_of(BLOBS, clients=9, rounds=20, noise_multiplier=2.0, epsilon=50.0))
-    assert len(drawn) == sum(spent.steps for spent in done.records[-1].spent.values())
-    assert len(set(drawn)) == len(drawn)
 
 
 def test_two_runs_on_one_ledger_share_no_noise():

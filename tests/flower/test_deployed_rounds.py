@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
+from flwr.app import ConfigRecord, RecordDict
 
 from fedprivacy._support import signing
 from fedprivacy._support.signing import client_key, server_key, server_public_key, sign
 from fedprivacy._support.software import software
-from fedprivacy.commands.certificate_page import certificate_html
 from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.server.accounts import RunAccounts
@@ -26,10 +24,10 @@ from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
 from fedprivacy.ledger.certificate import certify
 from fedprivacy.ledger.journal import FIRST_HASH, Entry, canonical, entry_hash, read_entries
 from fedprivacy.ledger.replay import BrokenJournalError
-from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.records.witnesses import WITNESS
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.flower.deployment import DeployedGrid, charged, deployed_plan, pem, start
+from tests.flower.deployment import DeployedGrid, deployed_plan, pem, start
 from tests.flower.runs import answering
 
 
@@ -50,23 +48,6 @@ def changed_replies(plan, change, name="hospital-1"):
 def states_of(plan, name):
     """The outcomes of a client's charges, one after another."""
     return [charge["state"] for charge in charges(Ledger(plan.config.ledger), f"blobs/{name}")]
-
-
-def test_both_books_hold_the_same_and_the_ledger_is_signed_and_keeps_receipts_with_their_signatures(plan, tmp_path):
-    grid = DeployedGrid(plan, tmp_path)
-    strategy = start(plan, grid, checkpoints=tmp_path)
-    assert all(len(record.participants) == 3 and not record.failures for record in strategy.records)
-    ledger, witness = Ledger(plan.config.ledger), read_witness(tmp_path / WITNESS)
-    for name in grid.names.values():
-        assert charged(plan, grid, name) == {plan.event(): 6}
-        assert set(states_of(plan, name)) == {ChargeState.COMMITTED}
-    with ledger.database.reading() as connection:
-        entries = [json.loads(entry.text) for entry in read_entries(connection)]
-    settled = [entry for entry in entries if entry["kind"] == "settlement"]
-    assert len(settled) == 3 and all(len(entry["receipts"]["blobs/hospital-0"]) == 3 for entry in settled)
-    verified = verify_ledger(ledger, signers=[witness.public_key], witnesses=[witness])
-    assert verified.signed == verified.head.number == witness.number
-    assert len({head.number for head in verified.heads}) == 4
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +117,6 @@ FORGERIES = [
     (lambda grid, reply: unsigned(reply, software="<b>all is well</b>"), "malformed-receipt"),
     (lambda grid, reply: resigned(reply, grid, "hospital-2"), "forged-receipt"),
     (lambda grid, reply: resigned(reply, grid, "hospital-1", steps=1), "receipt-does-not-match-grant"),
-    (lambda grid, reply: resigned(reply, grid, "hospital-1", attempt=2), "receipt-does-not-match-grant"),
-    (lambda grid, reply: resigned(reply, grid, "hospital-1", unit="patient"), "receipt-does-not-match-grant"),
     (lambda grid, reply: with_update_of_another_model(reply), "receipt-of-another-update"),
 ]
 
@@ -152,25 +131,9 @@ def test_a_forged_receipt_drops_the_update_and_the_charge_stays(tmp_path):
     assert [record.failures for record in records] == [{"hospital-1": reason} for _, reason in FORGERIES]
     assert all(record.participants == ("hospital-0", "hospital-2") for record in records)
     assert records[-1].spent["hospital-1"].steps == 2 * len(FORGERIES)
-
-
-@pytest.mark.exhaustive
-def test_a_certificate_says_what_each_client_itself_says_it_ran(tmp_path):
-    """Signed with its key: one says nothing, and one of another program says that one."""
-    plan = deployed_plan(tmp_path, noise_multiplier=2.0, epsilon=50.0, rounds=2)
-    said = iter([{"software": ""}, {"software": ANOTHER}])
-    change = changed_replies(plan, lambda _, reply, __: resigned(reply, grid, "hospital-1", **next(said)))
-    grid = DeployedGrid(plan, tmp_path, change)
-    assert start(plan, grid).records[-1].participants == ("hospital-0", "hospital-1", "hospital-2")
-    one, other, _ = certify(Ledger(plan.config.ledger), (), server_public_key(server_key(plan.config.signing_key_file)))
-    here = {"software": software().name, "digest": software().digest}
-    assert one.client_ran == (here | {"charges": 2},) and one.ran == (here | {"runs": 1},)
-    assert other.client_ran == (
-        {"software": "", "digest": "", "charges": 1},
-        {"software": "fedprivacy 0.3.1", "digest": "ab" * 32, "charges": 1},
-    )
-    page = certificate_html(other, "x.json")
-    assert "the client says it ran" in page and "ab" * 32 in page and "a program that nobody named for 1 charge" in page
+    certified, *_ = certify(Ledger(plan.config.ledger), (), server_public_key(server_key(plan.config.signing_key_file)))
+    ran = {"software": software().name, "digest": software().digest}
+    assert certified.client_ran == (ran | {"charges": len(FORGERIES)},) and certified.ran == (ran | {"runs": 1},)
 
 
 def test_who_comes_with_another_key_than_at_first_is_left_out_and_nobody_else(plan, tmp_path):
@@ -213,7 +176,7 @@ def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan,
     assert states_of(plan, "hospital-1") == [ChargeState.COMMITTED] * 3
 
 
-@pytest.mark.parametrize("forgery", FORGERIES[4:8:2], ids=["malformed", "of another grant"])
+@pytest.mark.parametrize("forgery", FORGERIES[4:7:2], ids=["malformed", "of another grant"])
 def test_a_late_receipt_that_is_forged_confirms_nothing(plan, tmp_path, forgery, caplog):
     forge, reason = forgery
 
@@ -229,59 +192,19 @@ def test_a_late_receipt_that_is_forged_confirms_nothing(plan, tmp_path, forgery,
     assert states_of(plan, "hospital-1") == [ChargeState.RESERVED, ChargeState.COMMITTED]
 
 
-def flaky(plan, lost=1, *, then_refuses=False):
-    """The real ClientApp; the first answers of hospital-1 are lost with its node."""
-    answers = itertools.count(1)
-
-    def gone(message, reply, context):
-        if GRANT not in message.content or next(answers) > lost:
-            return reply
-        if then_refuses:
-            del context.node_config["key"]
-        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
-
-    return changed_replies(plan, gone)
-
-
-def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_once(plan, tmp_path):
-    grid = DeployedGrid(plan, tmp_path, flaky(plan))
-    records = start(plan, grid).records
-    assert all(len(record.participants) == 3 for record in records)
-    assert grid.guard(plan, "hospital-1").history() == {plan.event(): 6}
-    assert records[-1].spent["hospital-1"].steps == 6
-
-
-@pytest.mark.exhaustive
-def test_a_node_that_stays_away_is_said_to_be_unreachable_and_its_charge_stays(plan, tmp_path):
-    grid = DeployedGrid(plan, tmp_path, flaky(plan, lost=2))
-    records = start(plan, grid).records
-    assert [record.failures for record in records] == [{"hospital-1": "unreachable"}, {}, {}]
-    assert records[-1].spent["hospital-1"].steps == 6
-
-
-class Killed(BaseException):
-    """The process ends here: nobody handles it."""
-
-
-class Deadly(DeployedGrid):
-    """The server dies when all have answered round 2."""
-
-    rounds = 0
-
-    def pull_messages(self, message_ids):
-        replies = list(super().pull_messages(message_ids))
-        self.rounds += any(RECEIPT in reply.content for reply in replies)
-        if self.rounds == 2:
-            raise Killed
-        return replies
-
-
 @pytest.mark.exhaustive
 def test_a_refusal_of_what_was_executed_before_the_server_died_voids_nothing(plan, tmp_path):
     """The server comes back with another key, which its clients trust by now: their books keep to the key that opened
     the run, they refuse, and what they had released stays counted."""
-    with pytest.raises(Killed):
-        start(plan, Deadly(plan, tmp_path), run_id="run", checkpoints=tmp_path)
+    answers = itertools.count(1)
+
+    def dying(message, context, reply):
+        if next(answers) == 6:  # the last of round 2
+            raise KeyboardInterrupt
+        return reply
+
+    with pytest.raises(KeyboardInterrupt):
+        start(plan, DeployedGrid(plan, tmp_path, answering(plan, dying)), run_id="run", checkpoints=tmp_path)
     other = replace(plan, config=replace(plan.config, signing_key=str(tmp_path / "another.key"), rounds=2))
     (tmp_path / WITNESS).unlink()
     with pytest.raises(RoundFailedError, match="grant-invalid"):
@@ -311,31 +234,6 @@ def test_a_run_goes_on_only_on_the_ledger_that_it_knew(plan, tmp_path):
     with pytest.raises(LedgerError, match=r"does not hold entry \d+ as it was signed"):
         start(plan, DeployedGrid(plan, tmp_path), resume=load_checkpoint(tmp_path), checkpoints=tmp_path)
     assert verify_ledger(ledger).head == before  # nothing was charged on it, and nobody was asked
-
-
-@pytest.mark.exhaustive
-def test_a_ledger_that_is_rewritten_while_a_run_goes_on_is_signed_no_more(plan, tmp_path):
-    def rewrite(record):
-        if record.round == 1:
-            with sqlite3.connect(plan.config.ledger.removeprefix("sqlite:///")) as connection:
-                connection.executescript(
-                    "DROP TRIGGER journal_no_update; DROP TRIGGER checkpoints_no_delete; DELETE FROM checkpoints;"
-                    "UPDATE journal SET hash = iif(hash LIKE '0%', '1', '0') || substr(hash, 2);"
-                )
-
-    with pytest.raises(LedgerError, match="it was rewritten since, or an older copy was put back"):
-        start(plan, DeployedGrid(plan, tmp_path), observers=[rewrite], checkpoints=tmp_path)
-
-
-@pytest.mark.exhaustive
-def test_a_refusal_by_a_client_that_was_asked_twice_voids_nothing(plan, tmp_path):
-    grid = DeployedGrid(plan, tmp_path, flaky(plan, then_refuses=True))
-    records = start(plan, grid).records
-    assert records[0].failures == {"hospital-1": "no-key"}
-    states = states_of(plan, "hospital-1")
-    assert states == ["reserved", "void", "void"]
-    assert [record.unreconciled for record in records] == [("hospital-1",)] * len(records)
-    assert grid.guard(plan, "hospital-1").history() == {plan.event(): 2}
 
 
 @pytest.mark.exhaustive

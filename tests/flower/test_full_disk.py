@@ -31,7 +31,6 @@ class Wide(Blobs):
 
 
 WIDE = Wide()
-COUNT = fp.ask.count()
 
 
 def trained(node, round, task=WIDE, **changed):
@@ -75,23 +74,16 @@ def test_a_client_with_too_little_room_charges_nothing_and_goes_on_once_there_is
     assert spent(node) == 4 and len(sealed(node)) == 2
 
 
-def test_the_vector_that_a_client_keeps_needs_room_as_well(node):
-    def act():
-        limit_files_to(600 * KB)  # enough for the update, not for two vectors
-        assert code(trained(node, 1, algorithm=named("local"))) is RefusalCode.NO_ROOM
-        assert spent(node) == 0
-        assert RECEIPT in trained(node, 1).content
-
-    assert in_child(act) == 0
-
-
-def test_answers_need_room_as_well(node):
+def test_answers_and_the_vector_that_a_client_keeps_need_room_as_well(node):
     task = Tabled()
 
     def act():
         limit_files_to(64 * KB)
-        assert code(ask(node | ANSWERS_ALL, COUNT, task=task)) is RefusalCode.NO_ROOM
+        assert code(ask(node | ANSWERS_ALL, fp.ask.count(), task=task)) is RefusalCode.NO_ROOM
+        limit_files_to(600 * KB)  # enough for the update, not for two vectors
+        assert code(trained(node, 1, algorithm=named("local"))) is RefusalCode.NO_ROOM
         assert spent(node) == 0
+        assert RECEIPT in trained(node, 1).content
 
     assert in_child(act) == 0
 

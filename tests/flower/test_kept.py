@@ -30,13 +30,6 @@ def number(value):
     return torch.full((2,), float(value))
 
 
-def test_the_last_two_rounds_of_a_run_are_kept(store):
-    for round in range(1, 5):
-        store.keep(of("run", round=round), number(round))
-    found = [store.load(of("run", round=round)) for round in (3, 4, 5)]
-    assert found[0] is None and found[1].tolist() == [3.0, 3.0] and found[2].tolist() == [4.0, 4.0]
-
-
 def test_each_run_task_and_algorithm_has_its_own(store):
     whose = [of("run"), of("other"), of("run", "ditto"), of("run", task="wards/well")]
     for place, one in enumerate(whose):

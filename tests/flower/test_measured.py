@@ -101,17 +101,6 @@ def test_runs_that_measured_nothing_are_compared_and_said_to_measure_nothing(und
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_a_task_may_name_the_accuracy_of_each_client_as_its_metric_and_has_it():
-    class Named(WholeBlobs):
-        metric = "each_accuracy"
-
-    run = fp.simulate(Named(), out="named", **SETTINGS | {"rounds": 1})
-    assert run.history.metric == "each_accuracy"
-    right = sum(row["records"] * row["accuracy"] for row in run.held_out)
-    assert run.metrics["each_accuracy"] == pytest.approx(right / sum(row["records"] for row in run.held_out))
-
-
-@pytest.mark.usefixtures("undrawn")
 def test_early_stopping_takes_the_nearest_metric_and_goes_on_with_it():
     stopping = fp.EarlyStopping(patience=1, least_change=1.0)
     run = fp.simulate(WholeBlobs(), out="run", callbacks=[stopping], held_out_evaluation=1, **SETTINGS | {"rounds": 6})

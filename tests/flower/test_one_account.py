@@ -15,8 +15,7 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import Standardise
 from fedprivacy.runs.plans.plan import QuestionPlan, TrainingPlan
 from tests.flower.deployment import DeployedGrid, charged, start
-from tests.flower.runs import Noting, history_of, stop_once_in_round_two
-from tests.flower.wards import BOUNDS, CLIENTS, AsTheyAre, ByConstants, Wards, patients
+from tests.flower.wards import BOUNDS, CLIENTS, AsTheyAre, ByConstants, Wards
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -69,15 +68,6 @@ def simulated(out, task=None, seed=1, **settings):
 
 
 @pytest.mark.exhaustive
-def test_what_a_plan_tells_is_what_the_run_costs(whole):
-    row = fp.plan(Wards(), seed=1).clients[0]
-    assert row["epsilon_question"] == pytest.approx(0.3, rel=0.01)
-    assert row["epsilon_before"] == 0.0
-    assert whole.clients[0]["epsilon"] == pytest.approx(row["epsilon_by_round"][-1], rel=1e-4)
-    assert whole.history.start.spent["client-0"].epsilon == pytest.approx(row["epsilon_question"], rel=1e-4)
-
-
-@pytest.mark.exhaustive
 def test_the_saved_model_takes_records_as_they_are_at_a_scale_nearly_as_good_as_the_right_constants(whole, tmp_path):
     model = fp.open_run(whole.folder, Wards()).model()
     assert Wards().evaluate(model)["accuracy"] == pytest.approx(whole.metrics["accuracy"])
@@ -90,41 +80,6 @@ def test_the_saved_model_takes_records_as_they_are_at_a_scale_nearly_as_good_as_
 
     assert accuracy(AsTheyAre(), [1]) + 0.05 < whole.metrics["accuracy"]
     assert accuracy(ByConstants()) - 0.03 < accuracy(Wards())
-
-
-@pytest.mark.exhaustive
-def test_a_run_that_was_stopped_goes_on_with_the_answer_that_was_paid_for(whole, monkeypatch):
-    stop_once_in_round_two(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        simulated("stopped")
-    resumed = fp.simulate(Wards(), resume="stopped", progress=False)
-    assert [row["accuracy"] for row in resumed.rounds] == [row["accuracy"] for row in whole.rounds]
-    history = history_of("sqlite:///stopped/ledger.db", "client-0", "wards")
-    assert [steps for event, steps in history.items() if event.sampling_rate == 1.0] == [1]
-
-
-class PrivateSizes(Wards):
-    """The same with private shard sizes, which differ."""
-
-    shard_sizes_public = False
-    nominal_shard_size = 100
-
-    def table(self, source):
-        part = self._part(source)
-        return fp.Table(patients(part, 100 + 100 * part))
-
-    def shard(self, source):
-        return self.examples(self.table(source).columns)
-
-
-@pytest.mark.exhaustive
-def test_who_answers_weighs_as_much_as_the_answer_says_where_sizes_are_private(given, tmp_path):
-    plan = TrainingPlan.of({**given, "question-spend": 1.5}, PrivateSizes())
-    grid, noting = DeployedGrid(plan, tmp_path, **ALLOWED), Noting()
-    start(plan, grid, strategy=noting)
-    for weights in noting.weights:
-        assert 100 not in weights
-        assert all(abs(weight - 100 - 100 * place) < 60 for place, weight in enumerate(weights))
 
 
 @pytest.mark.exhaustive

@@ -53,13 +53,6 @@ def test_a_registered_name_wins_and_is_asked_with_a_request_that_is_signed_for_i
         assert (request.run_id, request.client_key) == (str(grid.run.run_id), key_hash(pem))
 
 
-def test_a_simulated_node_is_who_it_says_and_nobody_signs_what_it_is_asked(key):
-    grid, registry = grid_of(("", b"random bytes")), ClientRegistry(0.1, key)
-    registry.wait_for(grid, 1)
-    assert [(c.client_id, c.key_hash) for c in registry.online(grid).values()] == [("mallory", "")]
-    assert not key.exists()
-
-
 def test_a_supernode_without_a_name_and_two_of_one_name_are_refused_with_the_remedy(key):
     with pytest.raises(TooFewClientsError, match=r"Node \d+: .*--enable-supernode-auth.*--name CLIENT"):
         ClientRegistry(0.1, key).wait_for(grid_of(("", PEM)), 1)

@@ -5,7 +5,6 @@ from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from itertools import cycle
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,19 +24,12 @@ from fedprivacy.flower import (
 )
 from fedprivacy.flower.client import release
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.server.nodes import Correspondence
 from fedprivacy.flower.server.wrapped import EligibleGrid
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt, RefusalCode
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import BLOBS, Blobs, PrivateSizes, plan_of
 from tests.flower.runs import SAMPLING, Noting, answering, history_of, run, tampered
-
-
-def whole_quota(plan):
-    """Steps that a client's whole budget allows."""
-    return FILTERS[plan.config.allowance().filter](plan.config.budget).quota({}, plan.event())
 
 
 @pytest.mark.exhaustive
@@ -70,17 +62,17 @@ def test_epsilon_composes_over_rounds_and_never_passes_the_budget(ledger_url):
     assert 2.99 < records[-1].max_epsilon <= 3.0
 
 
-def test_a_public_shard_size_is_the_divisor_and_the_weight_and_means_zero_out(ledger_url):
-    plan = plan_of(BLOBS, rounds=1, sampling_rate=0.5, ledger=ledger_url)
-    divisors, noting = [], Noting()
+def test_an_adapted_clipping_norm_is_kept_by_the_server_from_round_to_round(tmp_path):
+    plan, norms = plan_of(BLOBS, clients=1, rounds=4, noise_multiplier=2.0, clipping="adaptive"), []
 
     def listen(message, context, reply):
-        divisors.append(Grant.from_record(message.content[GRANT]).expected_batch_size)
+        norms.append((message.content[GRANT]["clipping_norm"], reply.content[RECEIPT]["clipping_norm"]))
         return reply
 
-    run(plan, noting, answering(plan, listen))
-    assert noting.weights == [[30.0, 31.0, 32.0, 33.0]] and sorted(divisors) == [15.0, 15.5, 16.0, 16.5]
-    assert plan.event().relation == "zero-out"
+    run(plan, client=answering(plan, listen), checkpoints=tmp_path)
+    began, ended = zip(*norms, strict=True)
+    assert began == (1.0, *ended[:-1]) and len({*ended}) > 2
+    assert load_checkpoint(tmp_path).clipping_norms == {"client-0": ended[-1]}
 
 
 def test_private_shard_sizes_never_leave(ledger_url):
@@ -105,7 +97,8 @@ def test_private_shard_sizes_never_leave(ledger_url):
 
 def test_when_all_are_exhausted_the_run_ends_well_with_the_model_kept(ledger_url):
     plan = plan_of(BLOBS, epsilon=3.0, noise_multiplier=1.5, rounds=500, local_steps=1, ledger=ledger_url)
-    done, whole = run(plan), whole_quota(plan)
+    done = run(plan)
+    whole = FILTERS[plan.config.allowance().filter](plan.config.budget).quota({}, plan.event())
     assert done.result.stopped_because == "no client has budget left"
     assert 1 < len(done.records) == whole < 500
     assert done.records[-1].max_epsilon <= 3.0 < pld.epsilon({plan.event(): whole + 1}, 1e-3)
@@ -118,11 +111,6 @@ def test_when_all_are_exhausted_the_run_ends_well_with_the_model_kept(ledger_url
 def with_array(reply, name, array):
     reply.content = RecordDict({**reply.content, "arrays": ArrayRecord({**reply.content["arrays"], name: array})})
     return reply
-
-
-def labelled(like, data):
-    """An array that says of itself what another one says, whatever its bytes are."""
-    return Array(dtype="float32", shape=like.shape, stype=like.stype, data=data)
 
 
 def forged_receipt(reply):
@@ -140,14 +128,12 @@ BAD_REPLIES = [
             (Array(np.array([3e38, 0], np.float32)), "too-large"),
             (Array(np.zeros(3, np.float32)), "wrong-shape"),
             (DOUBLE, "wrong-shape"),
-            (labelled(DOUBLE, DOUBLE.data), "wrong-shape"),
-            (labelled(DOUBLE, b"not numpy"), "undecodable"),
+            (Array("float32", (2,), DOUBLE.stype, b"not numpy"), "undecodable"),
         )
     ),
     (lambda _, reply: with_array(reply, "extra", DOUBLE), "wrong-arrays"),
     (lambda _, reply: forged_receipt(reply), "receipt-does-not-match-grant"),
     (lambda message, _: Message(RecordDict(), reply_to=message), "malformed-receipt"),
-    (lambda message, _: Message(Error(2, "secret text"), reply_to=message), "app-failed"),
     (lambda message, _: Message(Error(77, "secret text"), reply_to=message), "app-failed"),
 ]
 
@@ -167,7 +153,7 @@ def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(ledger_url):
     assert records[-1].spent["client-1"].epsilon == records[-1].spent["client-0"].epsilon > 0.0
     charged = verify_ledger(Ledger(ledger_url)).replay.charges.items()
     states = [charge.state for key, charge in charged if key.dataset_id == "blobs/client-1"]
-    assert states == ["committed"] * 7 + ["reserved"] * 4  # a true receipt confirms its charge, whatever is beside it
+    assert states == ["committed"] * 6 + ["reserved"] * 3  # a true receipt confirms its charge, whatever is beside it
 
 
 GIVEN_BACK = dict.fromkeys(RefusalCode, True) | {
@@ -241,20 +227,6 @@ def test_a_round_that_is_stopped_twice_is_charged_for_each_noise_that_it_draws(l
     assert {key.attempt for key in charged if key.round == 2} == {*attempts}
 
 
-def test_a_run_begins_as_long_as_anybody_has_a_step_left(ledger_url):
-    plan = plan_of(BLOBS, clients=2, epsilon=3.0, noise_multiplier=2.0, rounds=1, ledger=ledger_url)
-    run(plan, run_id="earlier")
-    for client, charged in ((0, 1), (1, 2)):
-        whole = whole_quota(plan)
-        everything = {f"blobs/client-{client}": whole - 2 * charged}
-        Ledger(ledger_url).reserve(Attempt("earlier", 9 + client), plan.event(), everything, lambda *_: 10**6)
-        if client == 0:
-            (record,) = run(plan).records
-            assert record.participants == ("client-1",) and record.exhausted == ("client-0",)
-    with pytest.raises(BudgetSpentError, match=r"client-0 has spent .* fits, nor for 1 other client"):
-        run(plan)
-
-
 def test_a_round_of_which_everybody_says_that_it_was_charged_is_tried_once_more_and_not_again(ledger_url):
     plan = plan_of(BLOBS, rounds=1, noise_multiplier=2.0, epsilon=50.0, ledger=ledger_url)
     everybody = [f"client-{i}" for i in range(4)]
@@ -307,20 +279,6 @@ def test_an_answer_that_comes_twice_or_for_another_round_counts_once(ledger_url)
 
     run(plan, noting, grid=Echo)
     assert [len(weights) for weights in noting.weights] == [4, 4, 4]
-
-
-def test_an_answer_that_comes_late_is_told_of_once():
-    silent = InProcessGrid(ClientApp(), 1, {})
-    (node,), answers = silent.get_node_ids(), []
-    silent.push_messages = lambda messages: ["asked"] * len(list(messages))
-    silent.pull_messages = lambda message_ids: answers
-    correspondence = Correspondence(silent)
-    asked = Message(RecordDict({"config": ConfigRecord({"round": 1})}), node, "train")
-    assert not correspondence.ask([asked], 0.01).first and correspondence.late() == []
-    answers.append(SimpleNamespace(metadata=SimpleNamespace(reply_to_message_id="asked")))
-    ((about, reply),) = correspondence.late()
-    assert about.content["config"] == {"round": 1} and reply is answers[0]
-    assert correspondence.late() == []
 
 
 def test_too_few_clients_is_a_bounded_wait_and_a_clear_error(ledger_url):

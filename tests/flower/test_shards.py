@@ -78,35 +78,6 @@ def test_records_that_merely_have_the_same_values_are_no_copies(kind, caplog):
     assert "hold the same" not in told(COINCIDENCES[kind], caplog)
 
 
-class Asked(Split):
-    """The same records, of which questions are asked."""
-
-    def table(self, source):
-        inputs, targets = self.made(source.partition_id)
-        return fp.Table({"first": inputs[:, 0].numpy(), "second": inputs[:, 1].tolist(), "class": targets.tolist()})
-
-
-@pytest.mark.parametrize(("made", "said"), [(lambda part: points(0), True), (points, False)])
-def test_the_same_table_at_several_clients_is_told_before_it_is_asked(made, said, caplog, tmp_path):
-    answered = fp.ask(Asked(made), fp.ask.count(), clients=3, out=str(tmp_path / "run"))
-    assert len(answered.federation) == 1
-    told = f"{BOTH} (40 of 40): a record loses at each" in caplog.text and "Let table() return part" in caplog.text
-    assert told is said and ("hold the same" in caplog.text) is said
-
-
-def test_public_records_of_tuning_may_be_at_every_client(caplog):
-    task = fp.tasks.OnPublic(Split(points), lambda source: fp.Shard(*points(0)))
-    check_shards(open_task(task=task), resolve({}, task), range(3), computed=True)
-    assert not caplog.records
-
-
-def test_a_client_without_a_record_is_named(caplog):
-    said = told(lambda part: points(part, 0 if part == 1 else 40), caplog)
-    assert said.startswith("client-1: no record; see how the split gives its parts")
-    many = told(lambda part: points(part, 0), caplog, clients=20)
-    assert many.startswith("client-00, client-01, client-02 and 17 more: no record")
-
-
 def null(wrong, client=None):
     def made(part):
         inputs, targets = points(part)
@@ -121,12 +92,6 @@ def unknown(wrong):
 
 def test_records_that_count_for_nothing_are_told_for_all_clients_together(caplog):
     assert told(null(0), caplog) == ""
-    task, again = Split(null(10)), []
-    for _ in range(2):  # a notebook's second run of one task finds its shards open
-        caplog.clear()
-        check_shards(open_task(task=task), resolve({}, task), range(3), computed=True)
-        again.append(caplog.messages)
-    assert again[0] == again[1] != []
     assert "split: 30 of 120 records cannot be read and count for nothing." in told(null(10), caplog)
     assert "split: 3 of 120 records that were tried have no gradient" in told(unknown(1), caplog)
     said = told(null(30, client=1), caplog)

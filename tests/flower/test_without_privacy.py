@@ -10,7 +10,11 @@ import fedprivacy as fp
 from fedprivacy.flower import InProcessGrid
 from fedprivacy.flower.simulated import engine
 from fedprivacy.flower.simulated.populations import Population
-from fedprivacy.flower.simulated.without_privacy import NullBooks, plain_client, train_without_privacy
+from fedprivacy.flower.simulated.without_privacy import (
+    NullBooks,
+    plain_client,
+    train_without_privacy,
+)
 from fedprivacy.runs.settings.configuration import ConfigError
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import model_of, run

@@ -1,16 +1,20 @@
-"""The course of a round: who is there, who answers in time, when it is over."""
+"""The course of a round: who is there, is asked and answers in time, and when it is over."""
 
 import math
+from collections import Counter
+from itertools import combinations
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from fedprivacy.participation import DROPPED_OUT, TOO_LATE, Draws, Participation, availability_of, speeds_of
+from fedprivacy.participation import COHORTS, DROPPED_OUT, TOO_LATE, Draws, Participation, availability_of, speeds_of
+from fedprivacy.participation.draws import DrawPurpose
 from fedprivacy.participation.timing import DAY
 from fedprivacy.runs.settings.configuration import ConfigError
 
 DRAWS = Draws.of("seed 0")
+FALSE_ALARM = 1e-4
 STEPS = dict.fromkeys(["client-0", "client-1", "client-2", "client-3"], 10)
 
 
@@ -47,17 +51,10 @@ def test_a_round_ends_with_the_last_answer_that_is_wanted_in_time(speeds, settin
     assert (closed.missed, closed.ended) == ({f"client-{n}": TOO_LATE for n in missed}, ended)
 
 
-def test_of_equally_fast_ones_each_is_as_often_among_the_first():
-    participation = Participation(DRAWS, wanted=1, speeds=speeds_of("equal", DRAWS))
-    late = [participation.closes(n, STEPS, 0.0, set(STEPS)).missed.keys() for n in range(1, 2001)]
-    first = [sum(client not in missed for missed in late) for client in STEPS]
-    assert sum(first) == 2000 and stats.chisquare(first).pvalue > 1e-4
-
-
 def test_drop_outs_are_as_frequent_as_they_should_be_and_end_a_round_at_once():
     participation = Participation(DRAWS, drop_out=0.3, speeds=speeds_of("equal", DRAWS))
     begun = [participation.begins(n, STEPS, 0.0) for n in range(1, 2001)]
-    assert stats.binomtest(sum(map(len, begun)), 4 * 2000, 0.7).pvalue > 1e-4
+    assert stats.binomtest(sum(map(len, begun)), 4 * 2000, 0.7).pvalue > FALSE_ALARM
     assert len(set(map(frozenset, begun))) == 16  # each by itself
     for number, answering in enumerate(begun, 1):
         closed = participation.closes(number, STEPS, 5.0, answering)
@@ -76,18 +73,8 @@ def test_a_client_that_goes_away_during_training_drops_out_when_it_goes(trace, s
 
 
 def test_only_who_is_there_is_asked_and_if_nobody_is_the_server_waits(trace):
-    lines = [
-        "client,from,to",
-        "0,10,17",
-        "0,12,13",
-        "0,16,20",
-        "1,15,30",
-        "1,30,40",
-        "0,90,95",
-        "2,15,16",
-        "someone,0,9",
-    ]
-    participation = Participation(DRAWS, availability=availability_of(trace(*lines), DRAWS))
+    times = ("0,10,17", "0,12,13", "0,16,20", "1,15,30", "1,30,40", "0,90,95", "2,15,16", "someone,0,9")
+    participation = Participation(DRAWS, availability=availability_of(trace("client,from,to", *times), DRAWS))
     turnouts = {at: participation.turnout(1, STEPS, at) for at in (0.0, 15.0, 16.0, 35.0, 40.0, 95.0)}
     there = {at: (sorted(each.client_ids), each.began) for at, each in turnouts.items()}
     assert there == {
@@ -104,7 +91,7 @@ def test_only_who_is_there_is_asked_and_if_nobody_is_the_server_waits(trace):
 def test_a_day_has_each_client_there_for_its_share_at_an_hour_of_its_own():
     diurnal = availability_of("diurnal:0.25", DRAWS)
     hours = [diurnal.next(f"client-{n}", DAY)[0] % DAY / DAY for n in range(1000)]
-    assert stats.kstest(hours, "uniform").pvalue > 1e-4
+    assert stats.kstest(hours, "uniform").pvalue > FALSE_ALARM
     moments = np.linspace(0.0, 3 * DAY, 3000, endpoint=False)
     for client in ("client-0", "client-1", "client-2"):
         intervals = [diurnal.next(client, at) for at in moments]
@@ -117,7 +104,7 @@ def test_a_day_has_each_client_there_for_its_share_at_an_hour_of_its_own():
 def test_speeds_are_each_client_s_own_for_good_and_lognormal():
     lognormal = speeds_of("lognormal:0.5:60", DRAWS)
     drawn = [lognormal.seconds(f"client-{n}") for n in range(2000)]
-    assert stats.kstest(np.log(np.array(drawn) / 60) / 0.5, "norm").pvalue > 1e-4
+    assert stats.kstest(np.log(np.array(drawn) / 60) / 0.5, "norm").pvalue > FALSE_ALARM
     assert drawn[7] == speeds_of("lognormal:0.5:60", Draws.of("seed 0")).seconds("client-7")
 
 
@@ -146,3 +133,56 @@ def test_a_trace_of_others_or_of_the_slow_alone_is_refused(trace, speeds):
     others = availability_of(trace("client,from,to", "hospital-9,0,1"), DRAWS)
     with pytest.raises(ConfigError, match="has a line for no client of this run"):
         Participation(DRAWS, availability=others).check(list(STEPS), 10)
+
+
+# Cohorts and draws: every set of clients is as likely as it should be
+
+CLIENTS = [f"client-{n}" for n in range(6)]
+ROUNDS = range(1, 6001)
+
+
+def cohorts(kind, size, clients=CLIENTS, name="seed 0"):
+    """The clients that are sampled in each of many rounds."""
+    participation = Participation(Draws.of(name), COHORTS[kind](size, len(clients)))
+    return [frozenset(participation.turnout(number, clients, 0.0).client_ids) for number in ROUNDS]
+
+
+def test_of_a_fixed_size_every_set_is_as_likely_as_any_other():
+    counted = Counter(cohorts("fixed", 3))
+    assert set(counted) == set(map(frozenset, combinations(CLIENTS, 3)))
+    assert stats.chisquare(list(counted.values())).pvalue > FALSE_ALARM
+    assert set(cohorts("fixed", 4, CLIENTS[:3])) == {frozenset(CLIENTS[:3])}, "all, where there are no more"
+
+
+def test_poisson_asks_each_client_by_itself():
+    sampled = cohorts("poisson", 2)
+    sizes = np.bincount([len(cohort) for cohort in sampled], minlength=7)
+    expected = len(ROUNDS) * stats.binom(6, 2 / 6).pmf(np.arange(7))
+    sizes, expected = [*sizes[:5], sizes[5:].sum()], [*expected[:5], expected[5:].sum()]
+    assert stats.chisquare(sizes, expected).pvalue > FALSE_ALARM
+    counted = Counter(sampled)  # every set of two, too
+    pairs = [counted[frozenset(pair)] for pair in combinations(CLIENTS, 2)]
+    assert stats.chisquare(pairs).pvalue > FALSE_ALARM
+    assert frozenset() in counted
+
+
+def test_who_drops_out_has_nothing_to_do_with_who_is_asked():
+    """Catches: one draw for both. Whoever is asked has a small number, and would drop out more often, or never."""
+    participation = Participation(Draws.of("seed 0"), COHORTS["poisson"](3, len(CLIENTS)), drop_out=0.3)
+    asked = {number: participation.turnout(number, CLIENTS, 0.0).client_ids for number in ROUNDS}
+    begun = sum(len(participation.begins(number, dict.fromkeys(ids, 1), 0.0)) for number, ids in asked.items())
+    assert stats.binomtest(begun, sum(map(len, asked.values())), 0.7).pvalue > FALSE_ALARM
+
+
+def test_draws_are_uniform_never_0_or_1_and_other_ones_for_another_purpose_or_name():
+    drawn = {
+        (name, purpose): [Draws.of(name).uniform(purpose, "client-1", n) for n in ROUNDS]
+        for name in ("seed 0", "seed 1")
+        for purpose in DrawPurpose
+    }
+    for draws in drawn.values():
+        assert stats.kstest(draws, "uniform").pvalue > FALSE_ALARM
+        assert min(draws) > 0.0 and max(draws) < 1.0
+    assert np.abs(np.corrcoef(list(drawn.values())) - np.eye(len(drawn))).max() < 0.06
+    for purpose in DrawPurpose:
+        assert drawn["seed 0", purpose][6] == Draws.of("seed 0").uniforms(purpose, ["client-0", "client-1"], 7)[1]

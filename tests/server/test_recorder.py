@@ -13,7 +13,7 @@ from fedprivacy.flower.simulated import engine
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import ERROR, read_history
-from fedprivacy.runs.records.store import ClientQuery, RunStore, url_in
+from fedprivacy.runs.records.store import RunStore
 from fedprivacy.runs.records.store import writer as run_store_writing
 from fedprivacy.runs.settings.configuration import resolve
 from fedprivacy.server.app import server_app
@@ -25,41 +25,16 @@ from tests.runs.store.made_up import facts, growing
 SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
 
 
-def run(folder, **settings):
-    config = resolve(SMALL | {"out": str(folder)} | settings)
-    engine.drive(server_app(config=config), private_client(config=config), config)
-    return read_history(folder)
-
-
-def store_of(folder):
-    return RunStore(url_in(folder))
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_store_holds_what_the_folder_holds(tmp_path):
-    history, store = run(tmp_path / "cancer-1"), store_of(tmp_path / "cancer-1")
-    (stored,) = store.runs()
-    assert (stored.facts.name, stored.facts.task, stored.status) == ("cancer-1", "cancer", RunStatus.FINISHED)
-    assert dict(stored.facts.settings) == dict(history.settings)
-    points = store.run(stored.facts.run_id).points(range(5))
-    assert points == [record.point for record in (history.start, *history.rounds)]
-    total, clients = store.run(stored.facts.run_id).clients(ClientQuery(sort="client_id", descending=False))
-    assert total == 4
-    last = history.last.spent
-    assert [(c.spent.epsilon, c.spent.steps, c.spent.steps_left, c.spent.rounds) for c in clients] == [
-        (one.epsilon, one.steps, one.steps_left, one.rounds) for one in last.values()
-    ]
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_a_store_that_fails_stops_no_run_and_is_said_once(tmp_path, monkeypatch, caplog):
     def refuse(*_):
         raise RuntimeError("the disk is full")
 
     monkeypatch.setattr(run_store_writing.RunRecording, "flush", refuse)
+    config = resolve(SMALL | {"out": str(tmp_path / "run")})
     with caplog.at_level(logging.WARNING, "fedprivacy.server"):
-        history = run(tmp_path / "run")
-    assert len(history.rounds) == 4
+        engine.drive(server_app(config=config), private_client(config=config), config)
+    assert len(read_history(tmp_path / "run").rounds) == 4
     said = [record.getMessage() for record in caplog.records]
     assert sum("the disk is full" in text for text in said) == 1
     assert sum("lacks the end of this run" in text for text in said) == 1
@@ -120,29 +95,6 @@ def test_a_run_gives_signs_of_life_while_nothing_happens(url, monkeypatch):
     wait_for(lambda: store.runs()[0].phase == Phase(Stage.TRAINING, 1, 3))
     feed.end(RunStatus.FINISHED)
     assert store.runs()[0].phase is None
-
-
-def test_adding_a_round_does_not_wait_for_the_database(url, monkeypatch):
-    added, waited = threading.Event(), []
-    monkeypatch.setattr(run_store_writing.RunRecording, "flush", lambda recording: waited.append(added.wait(HANG)))
-    feed = StoreFeed(url, facts())
-    for record in growing(["a"], 3):
-        feed.add(record)
-    added.set()
-    feed.end(RunStatus.FINISHED)
-    assert waited and all(waited)
-
-
-def test_what_waits_is_written_in_one_transaction(url):
-    records = growing(["a", "b"], 30)
-    feed = StoreFeed(url, facts(), records[:20])
-    for record in records[20:]:
-        feed.add(record)
-    feed.end(RunStatus.FINISHED)
-    store = RunStore(url)
-    run = store.runs()[0]
-    assert run.last == records[-1].point
-    assert run.changes <= 4
 
 
 @pytest.mark.parametrize(
