@@ -40,6 +40,12 @@ def test_exact_gates_are_quiet(setting):
 
 
 @pytest.mark.exhaustive
+def test_gates_are_quiet_about_convolutions_and_a_rare_record():
+    with engines_believed():
+        check_quiet("of curves", ("release", "replay"), 5)
+
+
+@pytest.mark.exhaustive
 def test_gates_are_quiet_about_what_becomes_of_a_sum_that_has_its_noise(monkeypatch):
     release = NoisyMean._noisy_sum
 
