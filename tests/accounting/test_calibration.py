@@ -1,11 +1,8 @@
 import math
-import re
 
-import numpy as np
 import pytest
 
-from fedprivacy.accounting import UNLIMITED, calibration, noise_multiplier, pld, sampling_rate, step_quota
-from fedprivacy.accounting.calibration import Calibration, noise_multipliers
+from fedprivacy.accounting import noise_multiplier, pld, sampling_rate
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.accounting.marked import exhaustive
@@ -31,42 +28,6 @@ def test_calibrated_noise_spends_the_budget_and_no_more(q: float, n: int, epsilo
     assert 0.999 * epsilon <= pld.epsilon({PoissonSampledGaussian(q, noise): n}, delta) <= epsilon
 
 
-def drawn(count: int, seed: int) -> list[Calibration]:
-    rng = np.random.default_rng(seed)
-    rates, steps = 10.0 ** rng.uniform(-3.5, -0.3, count), 10.0 ** rng.uniform(0.0, 3.7, count)
-    epsilons, deltas = 10.0 ** rng.uniform(-0.7, 1.2, count), 10.0 ** -rng.uniform(4.0, 9.0, count)
-    settings = zip(*(numbers.tolist() for numbers in (epsilons, deltas, rates, steps)), strict=True)
-    return [Calibration(PrivacyBudget(epsilon, delta), q, round(n)) for epsilon, delta, q, n in settings]
-
-
-@pytest.mark.parametrize("count", [8, *exhaustive(100)])
-def test_noise_for_many_budgets_is_that_of_each_alone_and_spends_it(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = noise_multipliers(many := drawn(count, 1))
-    solved = [(one, noise) for one, noise in zip(many, found, strict=True) if isinstance(noise, float)]
-    assert len(solved) >= 0.8 * count
-    for one, noise in solved:
-        assert 0.999 <= pld.epsilon(one.history(noise), one.budget.delta) / one.budget.epsilon <= 1.0
-    monkeypatch.setattr(calibration, "REMEMBERED", {})
-    assert noise_multiplier(*solved[0][0][:-1], past={}) == solved[0][1]
-    for one, answer in list(zip(many, found, strict=True))[-20:]:
-        if isinstance(answer, float):
-            assert noise_multiplier(*one) == answer
-        else:
-            with pytest.raises(ValueError, match=re.escape(str(answer))):
-                noise_multiplier(*one)
-
-
-def test_noise_after_a_past_spends_what_is_left() -> None:
-    budget = PrivacyBudget(2.5, 1e-5)
-    noise = noise_multiplier(budget, 0.01, 1_000, past=PAST)
-    assert 0.999 * 2.5 <= pld.epsilon({**PAST, PoissonSampledGaussian(0.01, noise): 1_000}, 1e-5) <= 2.5
-    assert noise > noise_multiplier(budget, 0.01, 1_000)
-    with pytest.raises(ValueError, match="the past alone has spent"):
-        noise_multiplier(PrivacyBudget(0.1, 1e-5), 0.01, 10, past=PAST)
-
-
 def test_replacing_a_record_takes_twice_the_noise_of_adding_one() -> None:
     budget, replace_one = PrivacyBudget(2.0, 1e-5), NeighbouringRelation.REPLACE_ONE
     added, replaced = noise_multiplier(budget, 1.0, 40), noise_multiplier(budget, 1.0, 40, replace_one)
@@ -89,30 +50,6 @@ def test_replacing_a_record_takes_twice_the_noise_of_adding_one() -> None:
 def test_impossible_requests_name_the_remedy(budget: PrivacyBudget, q: float, n: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         noise_multiplier(budget, q, n)
-
-
-@pytest.mark.parametrize(
-    ("q", "s", "epsilon", "delta"),
-    [
-        *((0.01, 1.0, 2.0, 1e-5), (1.0, 10.0, 4.0, 1e-5), (0.02, 3.0, 20.0, 1e-8)),
-    ],
-)
-@pytest.mark.parametrize("past", [{}, {PoissonSampledGaussian(0.02, 2.0): 30}], ids=["fresh", "after"])
-def test_a_quota_is_exactly_maximal(
-    q: float, s: float, epsilon: float, delta: float, past: dict[PoissonSampledGaussian, int]
-) -> None:
-    event = PoissonSampledGaussian(q, s)
-    n = step_quota(event, PrivacyBudget(epsilon, delta), past)
-    assert pld.epsilon({**past, event: n}, delta) <= epsilon
-    assert pld.epsilon({**past, event: n + 1}, delta) > epsilon
-
-
-def test_a_quota_is_0_where_all_is_spent_and_has_no_end_where_nothing_limits_it() -> None:
-    event, budget = PoissonSampledGaussian(0.01, 1.0), PrivacyBudget(1.0, 1e-5)
-    assert step_quota(event, budget, {event: 10_000}) == 0
-    assert step_quota(event, budget, {PoissonSampledGaussian(1.0, 0.5): 1}) == 0
-    assert step_quota(event, PrivacyBudget(math.inf, 1e-5)) == UNLIMITED
-    assert step_quota(PoissonSampledGaussian(1e-5, 10.0), PrivacyBudget(1.0, 1e-6)) == UNLIMITED
 
 
 def test_the_largest_sampling_rate_spends_the_budget() -> None:

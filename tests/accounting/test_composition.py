@@ -1,3 +1,5 @@
+"""Classical bounds, and the central limit of Gaussian differential privacy."""
+
 import math
 
 import mpmath
@@ -5,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprivacy.accounting import composition, pld
+from fedprivacy.accounting import composition, gdp, pld
 from fedprivacy.values.events import History, PoissonSampledGaussian
 from tests.accounting import oracles
 from tests.accounting.marked import exhaustive
@@ -55,3 +57,29 @@ def test_no_overflow_and_no_nan(log_q: float, log_s: float, steps: int, log_delt
     history = {PoissonSampledGaussian(10.0**log_q, 10.0**log_s): steps}
     basic, advanced = (bound(history, 10.0**log_delta) for bound in (composition.basic, composition.advanced))
     assert 0.0 <= advanced <= basic
+
+
+@pytest.mark.parametrize("delta", [0.9, 1e-12, 1e-300])
+@pytest.mark.parametrize("mu", [1e-6, 0.0099, 0.0101, 0.3, 500.0])
+def test_the_gaussian_epsilon_matches_60_digits(mu: float, delta: float) -> None:
+    ours = gdp.gaussian_epsilon(mu, delta)
+    if ours == 0.0:
+        assert oracles.gaussian_delta(mu, 0.0, 60) <= delta * (1 + 1e-12)
+    else:
+        above, below = (oracles.gaussian_delta(mu, ours * share, 60) for share in (1 - 1e-9, 1 + 1e-9))
+        assert above > delta > below
+
+
+def test_mu_is_that_of_the_central_limit_theorem() -> None:
+    first, second = PoissonSampledGaussian(0.01, 1.0), PoissonSampledGaussian(0.1, 2.0)
+    assert gdp.mu({first: 1000}) == pytest.approx(0.01 * math.sqrt(1000 * (math.e - 1)))
+    assert gdp.mu({first: 50, second: 7}) == pytest.approx(math.hypot(gdp.mu({first: 50}), gdp.mu({second: 7})))
+
+
+@pytest.mark.filterwarnings("error")
+def test_extremes_of_gaussian_differential_privacy() -> None:
+    assert gdp.epsilon({}, 1e-5) == 0.0
+    assert gdp.mu({PoissonSampledGaussian(0.5, 1e-3): 1}) == math.inf
+    assert gdp.epsilon({PoissonSampledGaussian(0.5, 1e-3): 1}, 1e-5) == math.inf
+    assert gdp.epsilon({PoissonSampledGaussian(1.0, 1e-100): 1}, 1e-5) == pytest.approx(5e199)
+    assert gdp.epsilon({PoissonSampledGaussian(1.0, 1e200): 1}, 1e-150) == 0.0
