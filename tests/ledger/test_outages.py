@@ -3,7 +3,6 @@
 import os
 import resource
 import signal
-import sqlite3
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -11,8 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, event
-from sqlalchemy.exc import OperationalError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.export import import_ledger, write_export
@@ -98,32 +95,6 @@ def test_a_ledger_that_is_locked_for_longer_than_patience_charges_nothing(url):
     ledger.close()
 
 
-def test_a_second_charge_is_refused_though_its_first_try_was_locked_out(sqlite_url):
-    """Only a try that came to its commit may have been written: any other is no reason to hand steps out again."""
-    ledger, tried = opened(sqlite_url), []
-    ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
-
-    def lock_out_once(connection):
-        if not tried:
-            tried.append(connection)
-            raise OperationalError("BEGIN", {}, locked_out())
-
-    event.listen(Engine, "begin", lock_out_once)
-    try:
-        with pytest.raises(LedgerError, match="charged before"):
-            ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
-    finally:
-        event.remove(Engine, "begin", lock_out_once)
-    assert tried
-    ledger.close()
-
-
-def locked_out():
-    error = sqlite3.OperationalError("database is locked")
-    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
-    return error
-
-
 def charge_until_refused(url, acknowledged):
     """Charge every dataset round by round, and write down each round that was acknowledged, until one is not."""
     ledger = Ledger(url, patience=0.2)
@@ -194,12 +165,6 @@ def test_a_file_that_may_not_be_written_is_named_and_left_alone():
         assert in_child(act) == 0
         assert (folder / "ledger.db").read_bytes() == before
         folder.chmod(0o755)
-
-
-def test_a_server_that_is_down_is_named_at_once(caplog):
-    with pytest.raises(LedgerError, match=r"postgres@127\.0\.0\.1:1/test cannot be used: .*refused"):
-        Ledger("postgresql+psycopg://postgres@127.0.0.1:1/test", patience=1.0)
-    assert "trying again" not in caplog.text
 
 
 def test_a_charge_and_its_settlement_that_were_cut_off_at_their_commit_are_made_once(url):
