@@ -48,17 +48,6 @@ def test_a_reading_is_the_signed_number_of_canaries_that_joined(family, relation
         assert np.ptp(joined) > 0
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("clipping", ["per-layer", "automatic", "adaptive"])
-def test_no_clipping_lets_a_canary_count_more(clipping):
-    """Per layer, a canary of one coordinate counts less; spread over the layers, as much as any record."""
-    training = replace(TRAINING, clipping=clipping)
-    for family in (canaries.one_coordinate, canaries.spread):
-        ((values, joined),) = read(family(SIZES, training, np.random.default_rng(0)), training, steps=1)
-        share = (values @ joined) / (joined @ joined)
-        assert share == pytest.approx(3**-0.5 if (family, clipping) == (FAMILIES[0], "per-layer") else 1.0, rel=0.02)
-
-
 def test_canaries_of_one_coordinate_are_in_every_layer_of_a_large_model():
     planted = canaries.one_coordinate((60_000, 3_000, 2), TRAINING, np.random.default_rng(0))
     by_layer = np.histogram(planted.directions, bins=[0, 60_000, 63_000, 63_002])[0]
@@ -86,18 +75,6 @@ class Lines(fp.Task):
 
     def shard(self, source):
         raise NotImplementedError
-
-
-def test_a_record_of_the_task_s_own_pulls_along_its_gradient():
-    inputs = torch.tensor([[0.1, 0.0, 0.0], [3.0, -2.0, 1.0], [float("nan"), 0.0, 0.0]])
-    record = OwnRecord.longest(Lines(), Shard(inputs, torch.tensor([0.0, 50.0, 0.0])), new_parameters(Lines(), 1))
-    assert np.allclose(np.abs(record.gradient / record.gradient[3]), [3.0, 2.0, 1.0, 1.0])
-    assert record.norm > 100.0
-    training = replace(TRAINING, event=replace(TRAINING.event, relation=NeighbouringRelation.ZERO_OUT))
-    for values, joined in record.observe(training, 2, seed=1):
-        assert np.abs(values - joined).max() < 0.05
-        assert abs(joined[0]) > 50
-        assert not joined[1:].any()
 
 
 def test_a_short_gradient_counts_as_much_as_it_is_long():
