@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import batch, pld, spectra
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.population import MOST_STEPS, PopulationAccountant
 from fedprivacy.values.events import (
@@ -57,6 +57,17 @@ def test_a_history_costs_the_same_in_any_company() -> None:
     usual, unplanned = histories[0], {PoissonSampledGaussian(0.5, 0.03): 1}
     found = epsilons([usual, unplanned, usual], 1e-5)
     assert found[0] == found[2] == pytest.approx(alone[0], rel=1e-9)
+
+
+def test_frequencies_left_out_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With so few frequencies that they matter, epsilon grows and stays a bound."""
+    history = {PoissonSampledGaussian(0.02, 1.1): 500}
+    (sharp,) = epsilons([history], 1e-5)
+    monkeypatch.setattr(spectra, "VANISHED", -4.0)
+    monkeypatch.setattr(batch, "_NEGLIGIBLE", np.inf)
+    (charged,) = epsilons([history], 1e-5)
+    assert charged > sharp * (1.0 + 1e-4)
+    assert charged < sharp * 1.2
 
 
 EVERYDAY = (0.1, 1e-5)

@@ -170,6 +170,15 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
         read(tmp_path / "pipe")
 
 
+def test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_whole(file, whole):
+    log = EntryLog(file)
+    with log.transaction():
+        pass
+    file.write_bytes(whole[:SLOT_AT] + log_bytes(ENTRIES[:2])[SLOT_AT:])  # a backup was put back
+    with pytest.raises(LogDamagedError, match="no longer holds the 4 entries"), log.transaction():
+        pass
+
+
 @pytest.mark.parametrize("added", [[], [b"five"]])
 def test_a_log_that_changed_since_it_was_read_is_mended_or_noticed_as_if_it_was_never_read(file, whole, added):
     data = whole[:SLOT_AT] + log_bytes([*ENTRIES, *added])[SLOT_AT:]

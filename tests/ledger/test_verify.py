@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from sqlalchemy import text
 
 from fedprivacy._support.signing import RECEIPT, server_public_key, sign
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
@@ -18,6 +19,7 @@ from tests.ledger.acts import (
     EVENT,
     KEY,
     STRANGER,
+    copied,
     fill,
     found_when,
     journal_of,
@@ -263,3 +265,16 @@ def test_a_witness_of_another_form_is_refused(tmp_path):
         (file := tmp_path / "witness.json").write_text(content)
         with pytest.raises(BrokenJournalError, match=r"witness\.json' holds no signed head"):
             read_witness(file)
+
+
+def test_a_ledger_verifies_while_it_is_written(transactional_url):
+    """Verification sees one state, though entries and charges arrive between the first row and the last."""
+    filled, other = copied(fill, transactional_url), Ledger(transactional_url)
+    with filled.database.reading() as connection:
+        connection.execute(text("SELECT COUNT(*) FROM journal")).scalar()
+        other.reserve(Attempt("two", 2), EVENT, {"a": 5}, unlimited)
+        entries = connection.execute(text("SELECT COUNT(*) FROM journal")).scalar()
+        charges = connection.execute(text("SELECT COUNT(*) FROM charges WHERE round = 2 AND run_id = 'two'")).scalar()
+    assert (entries, charges) == (12, 0)
+    assert verify_ledger(filled).head.number == 13
+    other.close()

@@ -257,7 +257,7 @@ class Bad:
 
 BAD = (
     Bad(StepsOfOneEpoch, "accounting", "it is the cost of 1 step "),
-    Bad(Shuffled, "sampling", "Batches are shuffled, every record once an epoch, and accounted for as if"),
+    Bad(Shuffled, "sampling", r"shuffled, every record once an epoch.*an epsilon of 4\.38 is guaranteed"),
     Bad(PerBatchClipping, "replay", "Gradients are clipped together and not record by record"),
     Bad(PerBatchClippingOfAPublicCount, "replay", "as where gradients are clipped together and not record by record"),
     Bad(OtherDivisor, "replay", "divided by something else than the expected batch size, and `divisor` does"),
