@@ -1,7 +1,6 @@
 """Filters: whatever mechanisms and noises are chosen by the answers before, the budget is kept."""
 
 import math
-import random
 from fractions import Fraction
 
 import mpmath
@@ -13,15 +12,16 @@ from fedprivacy.accounting import (
     FILTERS,
     UNLIMITED,
     AdaptiveFilter,
-    FixedThenAdaptiveFilter,
     GaussianFilter,
     MechanismChanged,
+    noise_multiplier,
     pld,
     rdp,
+    sampling_rate,
 )
-from fedprivacy.accounting.filters import SHARE_FOR_OTHERS
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian, PoissonSampledLaplace
+from tests.accounting.marked import exhaustive
 from tests.accounting.oracles import gaussian_delta
 
 RELATION = NeighbouringRelation.ADD_OR_REMOVE_ONE
@@ -152,20 +152,57 @@ def test_it_knows_gaussians_without_sampling_alone(other):
         filter_.quota({question(9.0, NeighbouringRelation.ZERO_OUT): 1}, question(9.0))
 
 
-@pytest.mark.parametrize("epsilon", [0.5, 8.0])
-def test_questions_of_any_noise_may_use_all_of_a_budget_and_training_after_them_what_it_could_before(epsilon):
-    """By the RDP bound alone they would stop at about three quarters of its epsilon."""
-    budget, chance, past = PrivacyBudget(epsilon, 1e-5), random.Random(7), {}
-    filter_ = FixedThenAdaptiveFilter(budget)
-    for _ in range(12):
-        asked = question(filter_.noise_multiplier(1.0, 1, RELATION, past) * chance.uniform(1.5, 4.0))
-        past = added(past, asked)
-    past = added(past, question(filter_.noise_multiplier(1.0, 1, RELATION, past)))
-    assert 0.995 * epsilon < pld.epsilon(past, 1e-5) <= epsilon
-    alone = AdaptiveFilter(PrivacyBudget(epsilon, SHARE_FOR_OTHERS * 1e-5))
-    some = dict(list(past.items())[:3])
-    assert filter_.quota(some, SAMPLED) == alone.quota(some, SAMPLED)
-    assert filter_.quota(past, SAMPLED) == 0
-    mixed = added(some, SAMPLED)  # a sampled event ends the exact sum for ever
-    assert filter_.quota(mixed, question(99.0)) == alone.quota(mixed, question(99.0))
-    assert filter_.noise_multiplier(1.0, 1, RELATION, mixed) == alone.noise_multiplier(1.0, 1, RELATION, mixed)
+# --- noise and rates that spend a budget ---------------------------------------------------------------------------
+
+BEFORE = {PoissonSampledGaussian(0.02, 1.3): 200}
+CASES = [
+    (0.01, 1000, 2.0, 1e-5),
+    (0.002, 5000, 1.0, 1e-6),
+    (1.0, 1000, 0.1, 1e-5),
+    *exhaustive(
+        (1.0, 1, 1.0, 1e-5),
+        (0.5, 1000, 500.0, 1e-5),
+        (1e-4, 10, 3.0, 1e-9),
+        (0.1, 100_000, 8.0, 1e-5),
+        (0.1, 10, 1e-3, 1e-5),
+    ),
+]
+
+
+@pytest.mark.parametrize(("q", "n", "epsilon", "delta"), CASES)
+def test_calibrated_noise_spends_the_budget_and_no_more(q: float, n: int, epsilon: float, delta: float) -> None:
+    noise = noise_multiplier(PrivacyBudget(epsilon, delta), q, n)
+    assert 0.999 * epsilon <= pld.epsilon({PoissonSampledGaussian(q, noise): n}, delta) <= epsilon
+
+
+def test_replacing_a_record_takes_twice_the_noise_of_adding_one() -> None:
+    budget, replace_one = PrivacyBudget(2.0, 1e-5), NeighbouringRelation.REPLACE_ONE
+    added, replaced = noise_multiplier(budget, 1.0, 40), noise_multiplier(budget, 1.0, 40, replace_one)
+    assert replaced == pytest.approx(2.0 * added, rel=2e-3)
+    assert pld.epsilon({PoissonSampledGaussian(1.0, replaced, replace_one): 40}, 1e-5) <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("budget", "q", "n", "message"),
+    [
+        (PrivacyBudget(1.0, 1e-5), 0.1, 0, "steps is 0"),
+        (PrivacyBudget(math.inf, 1e-5), 0.1, 10, "epsilon is infinite"),
+        *exhaustive(
+            (PrivacyBudget(1e-5, 1e-5), 1.0, 10**9, "noise multiplier of 10000 does not meet"),
+            (PrivacyBudget(1.0, 1e-2), 1e-6, 10, "asks for no noise"),
+        ),
+        (PrivacyBudget(1.0, 1e-5), 1.5, 10, "sampling_rate is 1.5"),
+    ],
+)
+def test_impossible_requests_name_the_remedy(budget: PrivacyBudget, q: float, n: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        noise_multiplier(budget, q, n)
+
+
+def test_the_largest_sampling_rate_spends_the_budget() -> None:
+    for past in ({}, BEFORE):
+        rate = sampling_rate(PrivacyBudget(3.0, 1e-5), 1.2, 500, past)
+        assert 0.999 * 3.0 <= pld.epsilon({**past, PoissonSampledGaussian(rate, 1.2): 500}, 1e-5) <= 3.0
+    assert sampling_rate(PrivacyBudget(3.0, 1e-5), 50.0, 10) == 1.0
+    with pytest.raises(ValueError, match="more noise"):
+        sampling_rate(PrivacyBudget(1e-4, 1e-12), 0.5, 10**6)
