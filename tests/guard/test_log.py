@@ -129,6 +129,12 @@ def test_a_torn_entry_whose_slot_is_torn_too_is_damage(file, whole):
     )
 
 
+def test_a_slot_that_skips_or_repeats_a_number_is_damage(file):
+    for number in (0, 1, 4, 5, 2**63):
+        assert outcome(file, log_bytes([b"one", b"two"], slot=Frame(number, b"?"))) == "damaged"
+    assert outcome(file, log_bytes([b"one", b"two"], slot=Frame(2, b"another two"))) == "damaged"
+
+
 def test_zeros_behind_the_last_entry_are_cut_off(file, whole):
     assert outcome(file, whole + bytes(5000)) == ENTRIES
     assert goes_on(file, whole + bytes(5000)) == [*ENTRIES, b"after"]

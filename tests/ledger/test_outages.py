@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import sqlite3
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine, event
+from sqlalchemy.exc import OperationalError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.export import import_ledger, write_export
@@ -92,6 +95,28 @@ def test_a_ledger_that_is_locked_for_longer_than_patience_charges_nothing(url):
         assert ledger.accounts(["d0"]) == {}  # a reader does not wait
     assert ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited) == {"d0": 5}
     assert verify_ledger(ledger).head.number == 2
+    ledger.close()
+
+
+def test_a_second_charge_is_refused_though_its_first_try_was_locked_out(sqlite_url):
+    """Only a try that came to its commit may have been written: any other is no reason to hand steps out again."""
+    ledger, tried = opened(sqlite_url), []
+    ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
+
+    def lock_out_once(connection):
+        if not tried:
+            tried.append(connection)
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise OperationalError("BEGIN", {}, busy)
+
+    event.listen(Engine, "begin", lock_out_once)
+    try:
+        with pytest.raises(LedgerError, match="charged before"):
+            ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
+    finally:
+        event.remove(Engine, "begin", lock_out_once)
+    assert tried
     ledger.close()
 
 
