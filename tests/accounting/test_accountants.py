@@ -29,11 +29,7 @@ REPLACE, ZERO_OUT = NeighbouringRelation.REPLACE_ONE, NeighbouringRelation.ZERO_
 OTHER_RELATION = PoissonSampledGaussian(0.01, 1.0, ZERO_OUT)
 
 Accountant = Callable[[History, float], float]
-OF_GAUSSIANS = {
-    "basic": composition.basic,
-    "advanced": composition.advanced,
-    "gdp": gdp.epsilon,
-}
+OF_GAUSSIANS = {"basic": composition.basic, "advanced": composition.advanced, "gdp": gdp.epsilon}
 ACCOUNTANTS = {"pld": pld.epsilon, "rdp": rdp.epsilon, **OF_GAUSSIANS}
 every_accountant = pytest.mark.parametrize("accountant", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
 
@@ -63,9 +59,7 @@ def test_an_empty_history_costs_nothing(accountant: Accountant) -> None:
 
 
 @every_accountant
-def test_replacing_a_record_moves_the_sum_twice_as_far_and_to_zero_it_out_does_not(
-    accountant: Accountant,
-) -> None:
+def test_replacing_a_record_moves_the_sum_twice_as_far_and_to_zero_it_out_does_not(accountant: Accountant) -> None:
     replaced = accountant({PoissonSampledGaussian(1.0, 4.0, REPLACE): 5}, 1e-5)
     assert replaced == pytest.approx(accountant({PoissonSampledGaussian(1.0, 2.0): 5}, 1e-5), rel=1e-9)
     assert accountant({EVENT: 100}, 1e-5) == accountant({OTHER_RELATION: 100}, 1e-5)
@@ -208,11 +202,7 @@ OCTAVES = 1.0 + 2.0 ** (np.arange(-8, 21) / 2.0)
         (1e-9, 1.0, 2.0),
         (0.5, 0.3, 65.0),
         (1.0, 3.0, 9.0),
-        *exhaustive(
-            (1e-6, 0.3, 1.0 + 2.0**-1.5),
-            (0.9, 0.5, 1.0 + 2.0**-4),
-            (1e-3, 2.5, 1.0 + 2.0**4.5),
-        ),
+        *exhaustive((1e-6, 0.3, 1.0 + 2.0**-1.5), (0.9, 0.5, 1.0 + 2.0**-4), (1e-3, 2.5, 1.0 + 2.0**4.5)),
         *soak((0.3, 0.6, 1.0 + 2.0**3.5)),  # (1 + u)^a leaves the floating-point range here
         *soak((0.01, 1.0, 1.0 + 2.0**0.5), (0.01, 1.0, 1025.0), (1e-4, 0.1, 1025.0)),
     ],

@@ -18,11 +18,7 @@ PUBLISHED = Path(__file__).parents[3] / "shared" / "data" / "published_epsilons.
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(SOME, id="some"),
-        pytest.param(TABLE, id="all", marks=pytest.mark.exhaustive),
-    ],
+    "rows", [pytest.param(SOME, id="some"), pytest.param(TABLE, id="all", marks=pytest.mark.exhaustive)]
 )
 def test_never_below_the_optimistic_epsilon_and_at_most_a_percent_above_the_pessimistic(
     rows: Sequence[table.Row],

@@ -20,11 +20,7 @@ from fedprivacy.accounting.gdp import gaussian_mu
 from fedprivacy.accounting.histories import person_history, untruncated
 from fedprivacy.accounting.pairs import Direction
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import (
-    Event,
-    PoissonSampledGaussian,
-    TruncatedPoissonSampledGaussian,
-)
+from fedprivacy.values.events import Event, PoissonSampledGaussian, TruncatedPoissonSampledGaussian
 
 
 def exact_delta(q: float, s: float, rows: int, epsilon: float) -> float:

@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 
 from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld
-from fedprivacy.accounting.views import (
-    Epsilon,
-    MeaningsDiffer,
-    UserLevelAccount,
-    View,
-    reading,
-)
+from fedprivacy.accounting.views import Epsilon, MeaningsDiffer, UserLevelAccount, View, reading
 from fedprivacy.ledger.charges import SERVER_VIEW
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

@@ -12,15 +12,7 @@ import fedprivacy as fp
 from fedprivacy.audit import canaries
 from fedprivacy.audit import lower_bounds as bounds
 from fedprivacy.audit.canaries import OwnRecord
-from fedprivacy.audit.lower_bounds import (
-    DENSE,
-    LAYERS,
-    OPPOSING,
-    OWN_RECORD,
-    OWN_RECORD_TRAINED,
-    PER_STEP,
-    SPREAD,
-)
+from fedprivacy.audit.lower_bounds import DENSE, LAYERS, OPPOSING, OWN_RECORD, OWN_RECORD_TRAINED, PER_STEP, SPREAD
 from fedprivacy.audit.real_client import AuditedTraining, new_parameters, parameters_of
 from fedprivacy.gradients import FlatClipping, GradientEngine
 from fedprivacy.mechanisms import gaussian_sum

@@ -104,11 +104,7 @@ class Silly(Coins):
         (Silly, {}, r"loss\(\) for client-0 fails: ValueError.*bad loss"),
         (None, {"run": "nowhere"}, "'nowhere' holds no run; name a folder"),
         (None, {"run": ".", "noise_multiplier": 2.0}, "noise_multiplier is set beside run, which is audited with"),
-        (
-            "cancer",
-            {"out": "file/found"},
-            "out is 'file/found', which cannot be written: .* name another folder",
-        ),
+        ("cancer", {"out": "file/found"}, "out is 'file/found', which cannot be written: .* name another folder"),
     ],
 )
 def test_what_cannot_be_audited_is_refused_before_anything_is_asked(task, settings, said, tmp_path, monkeypatch):

@@ -302,10 +302,7 @@ def test_an_entry_for_which_there_is_no_room_is_taken_back_whole(file, whole, ro
 def test_a_file_that_may_no_longer_be_written_at_all_stays_readable(file, whole, limit):
     def act():
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-        with (
-            pytest.raises(LogWriteError, match="File too large") as raised,
-            EntryLog(file).transaction() as append_one,
-        ):
+        with pytest.raises(LogWriteError, match="File too large") as raised, EntryLog(file).transaction() as append_one:
             append_one(b"five")
         assert raised.value.undone == (limit == ENTRIES_AT)
 

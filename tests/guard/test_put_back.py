@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedprivacy.accounting import FILTERS
-from fedprivacy.guard import (
-    KEPT_UPDATES,
-    AlreadyChargedError,
-    BudgetExhaustedError,
-    Guard,
-    LogDamagedError,
-)
+from fedprivacy.guard import KEPT_UPDATES, AlreadyChargedError, BudgetExhaustedError, Guard, LogDamagedError
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.guard.account import BUDGET, EVENT, key

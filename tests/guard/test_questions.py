@@ -6,12 +6,7 @@ from contextlib import suppress
 import pytest
 
 from fedprivacy.accounting import GaussianFilter, pld
-from fedprivacy.guard import (
-    BudgetExhaustedError,
-    Guard,
-    InvalidGrantError,
-    QuestionsExhaustedError,
-)
+from fedprivacy.guard import BudgetExhaustedError, Guard, InvalidGrantError, QuestionsExhaustedError
 from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

@@ -28,16 +28,7 @@ from fedprivacy.values.unit import Unit
 from tests import terminal
 from tests.conftest import lacking
 from tests.house import ROOT
-from tests.ledger.acts import (
-    ALLOWANCE,
-    EVENT,
-    EXPIRES,
-    KEY,
-    OTHER,
-    QUESTION,
-    ask,
-    unlimited,
-)
+from tests.ledger.acts import ALLOWANCE, EVENT, EXPIRES, KEY, OTHER, QUESTION, ask, unlimited
 from tests.printing import find_browser, printed_sheets
 from tests.runs.store.made_up import facts
 from tests.runs.witnessed import Host

@@ -23,18 +23,7 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests import terminal
-from tests.ledger.acts import (
-    ALLOWANCE,
-    COUNT,
-    EVENT,
-    MEAN,
-    OTHER,
-    STRANGER,
-    ask,
-    journal_of,
-    tamper,
-    unlimited,
-)
+from tests.ledger.acts import ALLOWANCE, COUNT, EVENT, MEAN, OTHER, STRANGER, ask, journal_of, tamper, unlimited
 
 GENTLE = PoissonSampledGaussian(0.1, 5.0)
 COLUMNS = ["60", "200"]

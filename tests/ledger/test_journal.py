@@ -12,18 +12,7 @@ from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.journal import sign_head
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.values.attempt import Attempt
-from tests.ledger.acts import (
-    ALLOWANCE,
-    COUNT,
-    EVENT,
-    KEY,
-    MEAN,
-    copied,
-    fill_and_ask,
-    journal_of,
-    query,
-    unlimited,
-)
+from tests.ledger.acts import ALLOWANCE, COUNT, EVENT, KEY, MEAN, copied, fill_and_ask, journal_of, query, unlimited
 
 
 def test_entries_and_signed_heads_tell_one_time_in_every_time_zone(tmp_path, in_kathmandu):

@@ -168,10 +168,4 @@ class Stamped(SecretRandomness):
         return {"parameters": model.state_dict(), "started": self.started, "seconds": time.time() - self.started}
 
 
-GOOD = (
-    Stamped,
-    ByHand,
-    Dropout,
-    PublicCount,
-    Words,
-)
+GOOD = (Stamped, ByHand, Dropout, PublicCount, Words)

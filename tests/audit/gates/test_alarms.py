@@ -74,10 +74,7 @@ NOISE = {
         "The noise repeats itself within a release",
         lambda seed: noise(echoed(drawn(seed, 5, 4000))),
     ),
-    "a tenth of another release's": (
-        "can be told from that of",
-        lambda seed: noise(correlated(drawn(seed, 5, 4000))),
-    ),
+    "a tenth of another release's": ("can be told from that of", lambda seed: noise(correlated(drawn(seed, 5, 4000)))),
 }
 
 
@@ -141,10 +138,7 @@ SAMPLES = {
         "The number of records that join a step is not spread",
         lambda: sampled(of_size(60), of_size(60)[:, ::-1]),
     ),
-    "some records always join": (
-        "Some records join more steps, or fewer",
-        lambda: sampled(same_for_all(40)),
-    ),
+    "some records always join": ("Some records join more steps, or fewer", lambda: sampled(same_for_all(40))),
     "a quarter of a sample is drawn again": (
         "Two rounds have",
         lambda: sampled(one := poisson(1, 0.25, 120), np.where(np.arange(100) < 25, one, poisson(2, 0.25, 120))),
@@ -159,10 +153,7 @@ AT_MOST = {
         "Batches are shuffled, every record once an epoch",
         lambda: sampled(shuffled(60), shuffled(60)[:, ::-1], at_most=True),
     ),
-    "batches have a fixed size": (
-        "Batches have a fixed size: 60 of 60",
-        lambda: sampled(of_size(60), at_most=True),
-    ),
+    "batches have a fixed size": ("Batches have a fixed size: 60 of 60", lambda: sampled(of_size(60), at_most=True)),
 }
 
 
