@@ -110,16 +110,6 @@ def test_amplification_matches_40_digits(epsilon: float, q: float) -> None:
     assert delta == pytest.approx(q * 1e-3)
 
 
-def test_advanced_composition_is_the_formula() -> None:
-    first, second = PoissonSampledGaussian(0.01, 1.0), PoissonSampledGaussian(0.02, 2.0)
-    history = {first: 900, second: 100}
-    one, other = (composition.basic({event: 1}, 0.5e-5 / 1000) for event in (first, second))
-    drift = sum(k * e * (math.exp(e) - 1) / (math.exp(e) + 1) for k, e in ((900, one), (100, other)))
-    expected = drift + math.sqrt(2 * math.log(2e5) * (900 * one**2 + 100 * other**2))
-    assert composition.advanced(history, 1e-5) == pytest.approx(expected)
-    assert expected < composition.basic(history, 1e-5)
-
-
 @pytest.mark.parametrize("delta", [1e-3, *exhaustive(1e-9)])
 def test_they_are_upper_bounds(delta: float) -> None:
     """The delta that is left at their epsilon, exactly, is at most the delta asked for."""

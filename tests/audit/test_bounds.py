@@ -152,15 +152,6 @@ def drawn(rng, count, noise, length=1.0, rate=0.1):
     return Readings.of(length * canaries + rng.normal(0, noise, count), canaries)
 
 
-def test_readings_with_and_without_a_canary_are_the_two_sample_t_test():
-    rng = np.random.default_rng(0)
-    without, joined = rng.normal(0, 2, 300), rng.normal(1, 2, 40)
-    readings = Readings.of(np.concatenate([without, joined]), np.repeat([0.0, 1.0], [300, 40]))
-    t = readings.slope / readings.deviation * math.sqrt(readings.spread)
-    assert t == pytest.approx(stats.ttest_ind(joined, without).statistic)
-    assert readings.slope == pytest.approx(joined.mean() - without.mean())
-
-
 @pytest.mark.parametrize(
     ("count", "noise", "confidence"),
     [
