@@ -14,3 +14,10 @@ class CliRunner(click.testing.CliRunner):
 
     def invoke(self, app, *arguments, **options):
         return super().invoke(built(app), *arguments, **options)
+
+
+def typed(app, *arguments):
+    """Exit code, output and errors of a command, which ends with a code and never with an exception."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr

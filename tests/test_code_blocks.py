@@ -28,7 +28,7 @@ BY_TESTS = {
     "how-to/algorithms.md:2": "tests/test_extending.py",
     "how-to/audit.md:2": "tests/commands/test_audit.py",
     "how-to/audit.md:3": "tests/audit/apps/test_opacus.py",
-    "how-to/choose-epsilon.md": "tests/accounting/test_choosing.py",
+    "how-to/choose-epsilon.md": "tests/accounting/test_risk.py",
     "how-to/flower-app.md": "tests/test_readme.py",
     "how-to/images.md": "tests/tasks/test_images_page.py",
     "how-to/in-python.md": "tests/test_readme.py",

@@ -117,27 +117,3 @@ def discrete_delta(loss: DiscreteLoss, step: float, epsilon: float) -> float:
     """Delta of a discretised loss on a grid of this step."""
     losses = (loss.first + np.arange(loss.masses.size)) * step
     return loss.infinity + float(loss.masses @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
-
-
-def best_tests(q: float, sigma: float, steps: int, rates: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-    """Shares that the likelihood ratio finds of used records, and of others, and the total variation.
-
-    The losses of one sampled Gaussian are rounded to the nearest point of a grid, and both distributions of their sum
-    are powers of Fourier transforms, without bounds on any error.
-    """
-    x = np.linspace(-12.0 * sigma, 1.0 + 12.0 * sigma, 400_001)
-    middles = 0.5 * (x[1:] + x[:-1])
-    losses = np.log1p(q * np.expm1((2.0 * middles - 1.0) / (2.0 * sigma**2)))
-    without = np.diff(ndtr(x / sigma))
-    used = (1.0 - q) * without + q * np.diff(ndtr((x - 1.0) / sigma))
-    width, points = 80.0, 2**18
-    cells = np.round(losses * points / width).astype(int)
-
-    def composed(masses: np.ndarray) -> np.ndarray:
-        single = np.bincount(cells % points, masses, minlength=points)
-        return np.roll(np.fft.irfft(np.fft.rfft(single) ** steps, points).clip(0.0), points // 2)
-
-    p, other = composed(used), composed(without)
-    above = np.interp(rates, np.cumsum(other[::-1]), np.cumsum(p[::-1]))
-    below = np.interp(rates, np.cumsum(p), np.cumsum(other))
-    return above, below, float(np.maximum(p - other, 0.0).sum())

@@ -1,4 +1,4 @@
-"""A thousand random settings against dp_accounting 0.6.0, whose answers are stored: see `dp_accounting_table`."""
+"""250 random settings against dp_accounting 0.6.0, whose answers are stored: see `dp_accounting_table`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from fedprivacy.accounting import pld
 from tests.accounting import dp_accounting_table as table
 
 TABLE = table.stored()
-SOME = [*TABLE[::50], *TABLE[table.MIXED_FROM :: 20]]
+SOME = [*TABLE[::12], *TABLE[table.MIXED_FROM :: 5]]
 
 
 @pytest.mark.parametrize(
-    "rows",
-    [
-        pytest.param(SOME, id="some"),
-        pytest.param(TABLE[1::3], id="a third", marks=pytest.mark.exhaustive),
-        pytest.param(TABLE, id="all", marks=pytest.mark.soak),
-    ],
+    "rows", [pytest.param(SOME, id="some"), pytest.param(TABLE, id="all", marks=pytest.mark.exhaustive)]
 )
 def test_never_below_the_optimistic_epsilon_and_at_most_a_percent_above_the_pessimistic(
     rows: Sequence[table.Row],
@@ -30,7 +25,7 @@ def test_never_below_the_optimistic_epsilon_and_at_most_a_percent_above_the_pess
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("index", [0, 500, table.ROWS - 1])
+@pytest.mark.parametrize("index", [0, 120, table.ROWS - 1])
 def test_the_table_is_what_dp_accounting_says_today(index: int) -> None:
     row = TABLE[index]
     # Where its grid is coarse, the last bit of a processor's exponential moves a figure by 1e-4 of itself.

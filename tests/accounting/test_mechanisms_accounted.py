@@ -1,4 +1,4 @@
-"""Every event: closed forms, brute force and dp_accounting against the accountants.
+"""Every event: closed forms and brute force against the accountants.
 
 The privacy profile delta(eps) of one execution has a closed form for each of them, at negative epsilons too. Composed
 with another mechanism it is E[delta(eps - L)] over the other's loss L: exact compositions that share no code with ours.
@@ -31,7 +31,7 @@ from fedprivacy.values.events import (
     TruncatedPoissonSampledGaussian,
 )
 from tests.accounting.marked import exhaustive
-from tests.accounting.oracles import composed_delta, discrete_delta, gaussian_profile
+from tests.accounting.oracles import discrete_delta, gaussian_profile
 
 Array = NDArray[np.float64]
 Profile = Callable[[Array], Array]
@@ -194,26 +194,6 @@ def test_no_shard_of_numbers_exceeds_the_bound_for_fixed_sizes(size: int, order:
 # --- compositions ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "event", [RandomizedResponse(2, 0.5), RandomizedResponse(10, 0.9), RandomizedResponse(3, 0.01)]
-)
-@pytest.mark.parametrize(("n", "delta"), [(1, 1e-3), (7, 1e-2), (60, 1e-6)])
-def test_compositions_of_randomised_response(event: RandomizedResponse, n: int, delta: float) -> None:
-    """The sum of losses is a whole multiple of one of them: an exact convolution of three numbers."""
-    p, t, losses = answer_atoms(event)
-    masses = np.array([1.0])
-    for _ in range(n):
-        masses = np.convolve(masses, [t, (event.categories - 2) * t, p])
-    bound = pld.epsilon({event: n}, delta)
-    totals = losses[2] * np.arange(-n, n + 1)
-
-    def truth(epsilon: float) -> float:
-        return float(np.maximum(-np.expm1(epsilon - totals), 0.0) @ masses)
-
-    assert truth(bound) <= delta * (1 + 1e-9)
-    assert truth(0.995 * bound) > delta
-
-
 HISTORIES: list[dict[Event, int]] = [
     {PoissonSampledGaussian(1.0, 4.0, REPLACE): 3, RandomizedResponse(4, 0.7): 1},
     {PoissonSampledGaussian(1.0, 2.0, REPLACE): 1, PoissonSampledLaplace(1.0, 3.0, REPLACE): 1},
@@ -261,18 +241,6 @@ def test_the_tail_of_the_sample_size_is_rounded_up(q: float, records: int, large
     assert truncation(never) == 0.0 and untruncated({never: 3, never.untruncated: 4}) == ({never.untruncated: 7}, 0.0)
 
 
-@pytest.mark.parametrize("largest", [105, *exhaustive(100)])
-@pytest.mark.parametrize("delta", [1e-4, *exhaustive(1e-6)])
-def test_cut_samples_are_charged_to_delta(largest: int, delta: float) -> None:
-    event = TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, largest)
-    bound = pld.epsilon({event: 50, PoissonSampledGaussian(0.1, 3.0, ZERO_OUT): 10}, delta)
-    whole = {event.untruncated: 50, PoissonSampledGaussian(0.1, 3.0, ZERO_OUT): 10}
-    charged = (1 + math.exp(bound)) * 50 * truncation(event)
-    assert charged < delta
-    assert 0.9 * delta <= composed_delta(whole, bound, remove=True) + charged <= delta
-    assert bound >= pld.epsilon(whole, delta)
-
-
 def test_samples_cut_too_often_prove_nothing() -> None:
     event = TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, 60)
     assert pld.epsilon({event: 50}, 1e-5) == math.inf
@@ -292,6 +260,8 @@ def test_samples_cut_too_often_prove_nothing() -> None:
 @pytest.mark.parametrize(
     ("event", "past"),
     [
+        (PoissonSampledGaussian(0.02, 3.0), {}),
+        (PoissonSampledGaussian(0.01, 1.0), {PoissonSampledGaussian(0.02, 2.0): 30}),
         (PoissonSampledLaplace(0.1, 1.0), {PoissonSampledGaussian(0.01, 1.0): 10}),
         (FixedSizeSampledGaussian(10, 1000, 2.0), {RandomizedResponse(2, 0.5): 1}),
         (TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, 108), {TruncatedPoissonSampledGaussian(0.1, 2.0, 9, 7): 0}),
@@ -307,15 +277,15 @@ def test_a_quota_of_any_event_is_maximal(event: Event, past: dict[Event, int]) -
 # --- Rényi divergences -----------------------------------------------------------------------------------------------
 
 
-def laplace_divergence(q: float, b: float, order: float, remove: bool = True) -> float:
-    """Divergence to 40 digits: adaptive quadrature of the definition."""
+def laplace_divergence(q: float, b: float, order: float) -> float:
+    """Divergence of the direction that removes a record, the larger one, to 40 digits: adaptive quadrature."""
     with mpmath.workdps(40):
         rate, scale, a = mpmath.mpf(q), mpmath.mpf(b), mpmath.mpf(order)
 
         def integrand(x: mpmath.mpf) -> mpmath.mpf:
             base, shifted = (mpmath.exp(-abs(x - centre) / scale) / (2 * scale) for centre in (0, 1))
             mixture = (1 - rate) * base + rate * shifted
-            return base * (mixture / base) ** a if remove else mixture * (base / mixture) ** a
+            return base * (mixture / base) ** a
 
         return float(mpmath.log(mpmath.quad(integrand, [-mpmath.inf, 0, 0.5, 1, mpmath.inf])) / (a - 1))
 
@@ -327,12 +297,11 @@ def test_laplace_divergence(q: float, b: float) -> None:
     for order in (1.3, 4.0, 16.0):
         ours, truth = float(rdp.rdp(event, [order])[0]), laplace_divergence(q, b, order)
         assert ours >= truth * (1 - 1e-14)
-        assert laplace_divergence(q, b, order, remove=False) <= truth * (1 + 1e-12)
         if q == 1.0 or order % 1.0 == 0.0:
             assert ours == pytest.approx(truth, rel=1e-9)
 
 
-@pytest.mark.parametrize(("k", "f"), [(2, 0.5), (10, 0.99), (3, 1e-6), (4, 1.0)])
+@pytest.mark.parametrize(("k", "f"), [(2, 0.5), (10, 0.99), (3, 1e-6)])
 def test_randomised_response_divergence(k: int, f: float) -> None:
     with mpmath.workdps(40):
         p, t = 1 - mpmath.mpf(f) + mpmath.mpf(f) / k, mpmath.mpf(f) / k
@@ -343,7 +312,7 @@ def test_randomised_response_divergence(k: int, f: float) -> None:
             assert truth * (1 - 1e-12) <= ours <= truth * (1 + 1e-9) + 1e-14
 
 
-@pytest.mark.parametrize(("m", "n", "s"), [(1, 100, 1.5), (30, 100, 4.0), (9, 10, 2.0), (4, 4, 3.0)])
+@pytest.mark.parametrize(("m", "n", "s"), [(30, 100, 4.0), (9, 10, 2.0)])
 def test_the_divergence_of_fixed_sizes_bounds_that_of_its_pair(m: int, n: int, s: float) -> None:
     """The pair by quadrature: losses above 0 of the mixture against the normal, losses below 0 the other way round."""
     g, noise = m / n, s / 2

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fedprivacy.accounting import pld, privacy_loss, rdp
-from fedprivacy.accounting.privacy_loss import TILTS, Direction, discretise, hockey_stick
-from fedprivacy.values.events import PoissonSampledGaussian
-from tests.accounting.marked import exhaustive
+from fedprivacy.accounting.pairs import pair
+from fedprivacy.accounting.privacy_loss import Direction, discretise, discretise_events, support
+from fedprivacy.values.events import History, PoissonSampledGaussian
+from tests.accounting.marked import exhaustive, soak
 from tests.accounting.oracles import composed_delta, exact_share, gaussian_epsilon, single_step_epsilon
 
 
@@ -50,26 +51,14 @@ def test_one_step_is_exact(q: float, s: float, delta: float) -> None:
 
 
 @pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize(("q", "s", "n", "delta"), [(0.01, 1.0, 1000, 1e-5), (0.9, 3.0, 5, 1e-8)])
-def test_each_direction_is_bounded_and_tight(q: float, s: float, n: int, delta: float, direction: Direction) -> None:
+def test_each_direction_is_bounded_and_tight(direction: Direction) -> None:
     """The direction that removes a record dominates in every setting tried, so only this test sees the other one."""
-    history = {PoissonSampledGaussian(q, s): n}
+    history, delta = {PoissonSampledGaussian(0.01, 1.0): 1000}, 1e-5
     epsilons, deltas = pld.profiles(history)[direction]
     near = np.flatnonzero(np.abs(np.log(deltas / delta)) < 0.1)
     assert near.size >= 2
     for epsilon, bound in zip(epsilons[near[[0, -1]]], deltas[near[[0, -1]]], strict=True):
         assert 0.97 * bound <= composed_delta(history, float(epsilon), direction is Direction.REMOVE) <= bound
-
-
-def test_what_leaves_the_grid_is_charged_to_delta() -> None:
-    """A grid that ends at 3 standard deviations loses 0.4 % of the mass in three steps."""
-    event = PoissonSampledGaussian(1.0, 2.0)
-    terms = [(discretise(event, -9, 3.0).of(Direction.REMOVE)[0], 3)]
-    assert 3 * 1.2e-3 < 3 * terms[0][0].infinity < 3 * 1.4e-3
-    for delta in (0.005, 0.02, 0.1):
-        placement = pld.GridPlacement.of(terms, 2.0**-9, delta, math.inf)
-        assert pld.DeltaCurve.of(terms, placement).epsilon(delta) >= gaussian_epsilon(math.sqrt(3) / 2, delta)
-    assert pld.DeltaCurve.of(terms, placement).epsilon(0.004) == math.inf
 
 
 def test_rounding_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,28 +78,39 @@ def test_rounding_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pld.DeltaCurve.of(terms, placement).epsilon(1e-6) > base * 1.00001
 
 
-# --- heterogeneous histories ----------------------------------------------------------------------------------------
-
-HISTORIES = [
-    ({PoissonSampledGaussian(0.01, 1.0): 300, PoissonSampledGaussian(0.05, 3.0): 200}, 1e-5),
-    ({PoissonSampledGaussian(1.0, 1.0): 1, PoissonSampledGaussian(1e-6, 2.0): 100_000}, 1e-5),  # differ by a million
-    *exhaustive(({PoissonSampledGaussian(0.01 * i, 1.0 + i): 20 * i for i in range(1, 7)}, 1e-10)),
+# Settings that other accountants get wrong. Answers in the text are those of Opacus 1.6.0 and dp_accounting 0.6.0.
+ALONE = [
+    # Too small, below the truth of 3.9143: the "upper bound" of Opacus' PRV is 3.9131.
+    (0.01, 1.0, 1000, 1e-12),
+    # Infinite in prv_accountant#17: rounding errors of 1e-16 are all that is left of delta.
+    (0.1, 2.0, 300, 1e-14),
+    *exhaustive((0.1, 2.0, 300, 1e-20), (0.1, 1.0, 100, 1e-30)),
+    # Too large: dp_accounting's RDP answers 384 where 291 is true.
+    (0.05, 0.8, 50_000, 1e-6),
+    *exhaustive((0.001, 1.0, 30_000, 1e-7)),
+    # Opacus' PRV answers infinity.
+    *exhaustive((0.5, 0.3, 1000, 1e-5)),
+    # 5.8 times too small: the central limit that Opacus' GDP accountant takes for the truth.
+    *soak((0.001, 0.7, 10, 1e-5), (0.1, 0.3, 20_000, 1e-5)),
 ]
 
 
-@pytest.mark.parametrize(("history", "delta"), HISTORIES)
-def test_heterogeneous_histories(history: dict[PoissonSampledGaussian, int], delta: float) -> None:
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("q", "s", "n", "delta"), ALONE)
+def test_the_exact_delta_at_our_epsilon_is_the_delta_asked_for(q: float, s: float, n: int, delta: float) -> None:
+    history: History = {PoissonSampledGaussian(q, s): n}
+    assert 0.97 <= exact_share(history, pld.epsilon(history, delta), delta) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("history", "delta"),
+    [
+        ({PoissonSampledGaussian(1.0, 1.0): 1, PoissonSampledGaussian(1e-6, 2.0): 100_000}, 1e-5),
+        *exhaustive(({PoissonSampledGaussian(0.01 * i, 1.0 + i): 20 * i for i in range(1, 7)}, 1e-10)),
+    ],
+)
+def test_so_it_is_of_several_mechanisms(history: History, delta: float) -> None:
     assert 0.95 <= exact_share(history, pld.epsilon(history, delta), delta) <= 1.0
-
-
-@pytest.mark.parametrize("past", [{PoissonSampledGaussian(0.02, 1.1): 40}, {PoissonSampledGaussian(0.05, 2.0): 100}])
-def test_a_past_and_more_steps_are_the_merged_history(past: dict[PoissonSampledGaussian, int]) -> None:
-    event, steps = PoissonSampledGaussian(0.02, 1.1), [0, 1, 60, 500]
-    ours = pld.epsilons(event, steps, 1e-5, past=past)
-    for n, value in zip(steps, ours, strict=True):
-        merged = dict(past)
-        merged[event] = merged.get(event, 0) + n
-        assert value == pytest.approx(pld.epsilon(merged, 1e-5), rel=1e-5)
 
 
 # --- properties -----------------------------------------------------------------------------------------------------
@@ -120,13 +120,9 @@ def test_a_past_and_more_steps_are_the_merged_history(past: dict[PoissonSampledG
 @pytest.mark.parametrize(
     ("q", "s", "n", "delta"),
     [
-        (0.5, 0.3, 1, 1e-12),
         (0.5, 0.3, 100_000, 1e-12),  # epsilon above 500
-        (1.0, 0.3, 100_000, 1e-12),
-        (1e-3, 0.1, 1, 1e-5),
         (0.5, 1e-3, 1, 1e-5),
         (1e-9, 10.0, 1, 1e-5),
-        (1e-8, 1.0, 1_000_000, 1e-12),
         (0.01, 1.0, 2**31 - 1, 1e-5),
         (0.01, 1.0, 10, 1e-300),
         (0.01, 1.0, 1000, 0.9999),
@@ -139,17 +135,6 @@ def test_extremes_raise_nothing_and_stay_between_0_and_rdp(q: float, s: float, n
     value = epsilon(q, s, n, delta)
     assert value >= 0.0 and (value < math.inf or s == 1e-200)
     assert value <= rdp.epsilon({PoissonSampledGaussian(q, s): n}, delta)
-
-
-def test_the_kernel_is_the_transform_of_the_hockey_stick() -> None:
-    frequencies = [0.0, 1e-5, 0.1, 3.0, math.pi]
-    for tilt, step in itertools.product((1e-6, 1e-2, 1.0, 5.0), (1e-9, 1e-3, 1.0, 50.0, 8192.0)):
-        ours = hockey_stick(tilt, step, np.array(frequencies))
-        for frequency, value in zip(frequencies, ours, strict=True):
-            with mpmath.workdps(40):
-                c = mpmath.mpf(tilt) - 1j * mpmath.mpf(frequency)
-                exact = 1 / (mpmath.exp(c) - 1) - 1 / (mpmath.exp(c + step) - 1)
-                assert abs(mpmath.mpc(complex(value)) - exact) <= 1e-14 * abs(exact)
 
 
 @pytest.mark.parametrize("module", [pld, privacy_loss], ids=["powers", "transforms"])
@@ -165,20 +150,26 @@ def test_errors_of_transforms_and_of_their_powers_and_scale_are_doubted(
     assert (raised > scale + 1e-8) == (module is pld)
 
 
-@pytest.mark.parametrize("count", [1, 1000, 10**7])
-def test_the_doubt_of_the_spectrum_covers_its_rounding(count: int) -> None:
-    """Against a 40-digit discrete Fourier transform of the same tilted masses, at every frequency."""
-    tilt, points = 30, 60
-    loss = discretise(PoissonSampledGaussian(0.3, 1.0), -1, 5.0).of(Direction.REMOVE)[0]
-    kept, values, doubt, _ = pld.composed_transform([(loss, count)], points, tilt, start=7)
-    indices = loss.first + np.arange(loss.masses.size)
-    tilted = loss.masses * np.exp(TILTS[tilt] * indices - loss.log_mgf[tilt])
-    computed = np.zeros(points // 2 + 1, dtype=complex)
-    computed[kept] = values
-    with mpmath.workdps(40):
-        for k in range(points // 2 + 1):
-            angle = -2j * mpmath.pi * k / points
-            transform = mpmath.fsum(m * mpmath.exp(angle * int(i)) for m, i in zip(tilted, indices, strict=True))
-            exact = transform**count * mpmath.exp(-angle * 7)
-            assert abs(mpmath.mpc(complex(computed[k])) - exact) <= doubt[k] + 1e-300
-    assert doubt[0] < 1e-5
+# --- discrete losses -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("q", "s"), [(1e-8, 1.0), (0.01, 0.3), (0.5, 5.0), (1.0 - 1e-13, 0.5), (1.0, 1.0)])
+def test_the_slack_covers_the_rounding_of_cell_boundaries(q: float, s: float) -> None:
+    event = PoissonSampledGaussian(q, s)
+    low, high = support(event, Direction.REMOVE, 7.0)
+    losses = np.linspace(low, high, 41)[1:-1]
+    outcomes, slack = pair(event).outcomes(losses, np.array([0]))
+    with mpmath.workdps(50):
+        for wanted, outcome in zip(losses, outcomes, strict=True):
+            exact = mpmath.log1p(mpmath.mpf(q) * mpmath.expm1(mpmath.mpf(outcome) / s))
+            assert abs(exact - mpmath.mpf(wanted)) <= slack
+    assert slack < 1e-12
+
+
+def test_no_mass_is_lost_and_each_event_keeps_its_slack_in_both_directions_and_on_coarser_grids() -> None:
+    """On a grid that ends at three deviations of the noise."""
+    ((_, losses),) = discretise_events([PoissonSampledGaussian(0.1, 0.3), PoissonSampledGaussian(0.1, 5.0)], -10, 3.0)
+    found = [grid.of(direction) for grid in (losses, losses.coarsen(2)) for direction in Direction]
+    slack = [loss.slack for loss in found[0]]
+    assert slack[0] > 2.0 * slack[1] > 0.0 and all([loss.slack for loss in few] == slack for few in found)
+    assert all(1.0 <= loss.masses.sum() + loss.infinity <= 1.0 + 1e-9 for few in found for loss in few)

@@ -8,14 +8,15 @@ import resource
 import stat
 import struct
 import zlib
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
 
+from fedprivacy.guard import Guard
 from fedprivacy.guard import log as log_module
 from fedprivacy.guard.errors import LogDamagedError, LogError, LogWriteError
 from fedprivacy.guard.frames import (
-    BLOCK,
     ENTRIES_AT,
     FRAMING,
     MOST_PAYLOAD,
@@ -26,6 +27,7 @@ from fedprivacy.guard.frames import (
     slot_block,
 )
 from fedprivacy.guard.log import EntryLog, create
+from tests.guard.account import BUDGET, EVENT, key
 from tests.processes import in_child
 
 ENTRIES = [b"one", b"", b"three, which is longer than the others", b"four"]
@@ -76,17 +78,6 @@ def log_bytes(payloads, slot=None):
     return empty_log()[:SLOT_AT] + block + b"".join(encode_frame(frame) for frame in frames)
 
 
-def test_a_file_that_is_there_or_that_another_process_has_just_made_is_not_replaced(file, whole, monkeypatch):
-    synced, fsync = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) or fsync(fd))
-    create(file)
-    assert len(synced) == 1  # its folder: whoever made it may have died before
-    monkeypatch.setattr(type(file), "exists", lambda _: False)
-    create(file)
-    assert file.read_bytes() == whole
-    assert list(file.parent.iterdir()) == [file]
-
-
 @pytest.mark.parametrize("step", [pytest.param(101, id="some"), pytest.param(1, id="all", marks=pytest.mark.soak)])
 def test_no_byte_can_change_without_being_mended_or_noticed(file, whole, step):
     seen = set()
@@ -100,16 +91,6 @@ def test_no_byte_can_change_without_being_mended_or_noticed(file, whole, step):
         elif offset >= ENTRIES_AT:
             assert told == "damaged", offset
     assert len(seen) == 2
-
-
-def test_no_cut_at_any_length_goes_unnoticed(file, whole):
-    last = FRAMING + len(ENTRIES[-1])
-    for length in {*range(0, ENTRIES_AT, 101), *range(ENTRIES_AT - 9, len(whole))}:
-        expected = ENTRIES if length >= len(whole) - last else "damaged"
-        assert outcome(file, whole[:length]) == expected, length
-    only = log_bytes([b"only"])
-    for length in range(ENTRIES_AT, len(only)):
-        assert outcome(file, only[:length]) == [b"only"]
 
 
 def test_a_sector_that_decays_is_mended_or_noticed(file):
@@ -126,15 +107,6 @@ def test_an_entry_that_is_lost_from_the_middle_or_stands_twice_is_noticed(file, 
         without = outcome(file, whole[:start] + whole[end:])
         assert without == (ENTRIES if end == len(whole) else "damaged")
         assert outcome(file, whole[:end] + whole[start:]) == "damaged"
-
-
-def test_a_crash_while_the_slot_is_written_costs_at_most_the_entry_that_nobody_was_told_of(file):
-    before, new = log_bytes([b"one", b"two"]), slot_block(Frame(3, b"three"))
-    for torn in [*range(FRAMING + 10), BLOCK]:
-        told = outcome(file, data := before[:SLOT_AT] + new[:torn] + before[SLOT_AT + torn :])
-        assert told in ([b"one", b"two"], [b"one", b"two", b"three"]), torn
-        assert goes_on(file, data) == [*told, b"after"]
-    assert told == [b"one", b"two", b"three"]
 
 
 @pytest.mark.parametrize("zeros", [0, 5000])
@@ -202,14 +174,6 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(LogDamagedError, match="no regular file"):
         read(tmp_path / "pipe")
-
-
-def test_a_file_that_is_deleted_while_it_is_in_use_is_not_begun_anew(file, whole):
-    log = EntryLog(file)
-    file.unlink()
-    with pytest.raises(LogWriteError, match=r"No such file.*give this process the right to"), log.transaction():
-        pass
-    assert not file.exists()
 
 
 def test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_whole(file, whole):
@@ -292,14 +256,6 @@ def test_the_lock_ends_with_the_transaction_though_a_forked_child_has_the_file_o
         os.waitpid(child, 0)
 
 
-def test_a_transaction_that_fails_in_between_keeps_what_it_appended_and_gives_the_lock_back(file, whole):
-    with pytest.raises(KeyError), EntryLog(file).transaction() as append_one:
-        append_one(b"five")
-        raise KeyError("the caller's own fault")
-    with EntryLog(file, patience=0.0).transaction():
-        assert file.read_bytes().endswith(encode_frame(Frame(5, b"five")))
-
-
 def test_each_copy_of_an_entry_is_on_the_disk_before_the_next_write_begins(file, whole, monkeypatch):
     calls = []
     pwrite, fsync = os.pwrite, os.fsync
@@ -346,10 +302,7 @@ def test_an_entry_for_which_there_is_no_room_is_taken_back_whole(file, whole, ro
 def test_a_file_that_may_no_longer_be_written_at_all_stays_readable(file, whole, limit):
     def act():
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-        with (
-            pytest.raises(LogWriteError, match="File too large") as raised,
-            EntryLog(file).transaction() as append_one,
-        ):
+        with pytest.raises(LogWriteError, match="File too large") as raised, EntryLog(file).transaction() as append_one:
             append_one(b"five")
         assert raised.value.undone == (limit == ENTRIES_AT)
 
@@ -406,3 +359,29 @@ def test_a_file_that_was_replaced_while_its_lock_was_awaited_is_not_used(file, w
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(LogDamagedError, match="another file was put in its place"):
         read(file)
+
+
+# --- the account that a log adds up to -------------------------------------------------------------------------------
+
+
+def test_entries_tell_one_time_in_every_time_zone(file, in_kathmandu):
+    """A log is read where its host is not, and hosts move: a time without a zone is nobody's."""
+    before = datetime.now(UTC).replace(microsecond=0)
+    Guard(file, BUDGET).charge(key(1), EVENT, 1)
+    (entry,) = Guard(file, BUDGET).charges()
+    told = datetime.fromisoformat(entry.time)
+    assert told.utcoffset() == timedelta(0) and before <= told <= datetime.now(UTC)
+
+
+def test_a_tally_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one(file, monkeypatch):
+    Guard(file, BUDGET).charge(key(1), EVENT, 1)
+
+    def refuse(*_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "pread", refuse)
+        with pytest.raises(LogWriteError, match="Nothing more was recorded or charged") as raised:
+            Guard(file, BUDGET).charge(key(2), EVENT, 1)
+    assert raised.value.undone
+    assert Guard(file, BUDGET).history() == {EVENT: 1}

@@ -1,4 +1,4 @@
-"""One account has one file, whatever names the file goes by."""
+"""One account has one file, whatever names the file goes by, and one filter from its first step to its last."""
 
 import os
 import shutil
@@ -7,10 +7,13 @@ import zlib
 
 import pytest
 
+from fedprivacy.commands.app import app
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import LogDamagedError, LogError
 from fedprivacy.guard.log import create
-from tests.guard.account import BUDGET, EVENT, key
+from fedprivacy.values.events import NeighbouringRelation
+from tests.guard.account import BUDGET, EVENT, key, sealed_folder
+from tests.terminal import CliRunner
 
 
 @pytest.fixture
@@ -82,34 +85,14 @@ def test_a_copy_under_another_name_finds_what_was_sealed_since(file, name):
         Guard(copy, BUDGET)
 
 
-@pytest.mark.parametrize("moved_in", ["another account's", "a new one"])
-def test_another_log_in_the_file_s_place_is_refused_beside_what_was_sealed_there(file, tmp_path, moved_in):
-    for name in (file, tmp_path / "elsewhere.log"):
-        guard = Guard(name, BUDGET)
-        guard.charge(key(1, run_id=name.name), EVENT, 1)
-        guard.seal(key(1, run_id=name.name), b"update")
-    own = file.read_bytes()
-    if moved_in == "a new one":
-        create(tmp_path / "new.log")
-    other = tmp_path / ("new.log" if moved_in == "a new one" else "elsewhere.log")
-    file.write_bytes(other.read_bytes())
-    with pytest.raises(LogDamagedError, match="never charged"):
-        Guard(file, BUDGET)
-    file.write_bytes(own)
-    assert Guard(file, BUDGET).history() == {EVENT: 1}
-
-
 def of_the_first_version(file, data):
     """Write a log as an earlier version did: without an identity in its header."""
     head = struct.pack(">8sI", b"FPODOM\r\n", 1)
     file.write_bytes((head + struct.pack(">I", zlib.crc32(head))).ljust(4096, b"\0") + data[4096:])
 
 
-@pytest.mark.parametrize("entries", [0, 1])
-def test_a_log_of_the_first_version_is_refused_and_never_taken_for_an_empty_one(file, tmp_path, entries):
-    guard = Guard(file, BUDGET)
-    for round in range(entries):
-        guard.charge(key(round), EVENT, 1)
+def test_a_log_of_the_first_version_is_refused_and_never_taken_for_an_empty_one(file, tmp_path):
+    Guard(file, BUDGET).charge(key(1), EVENT, 1)
     of_the_first_version(old := tmp_path / "old.log", file.read_bytes())
     before = old.read_bytes()
     with pytest.raises(LogError, match=rf"{old} is a guard of an older form"):
@@ -134,3 +117,62 @@ def test_no_account_begins_or_goes_on_beside_a_guard_of_an_older_form(file, name
     assert not file.with_name("other.log").exists() and old.read_bytes() == b"SQLite format 3"
     old.unlink()
     assert Guard(file, BUDGET).history() == {EVENT: 1}
+
+
+# --- another filter begins another account ---------------------------------------------------------------------------
+
+ADAPTIVE = "adaptive"
+
+
+@pytest.fixture
+def charged(file):
+    """An account that the usual filter keeps."""
+    guard = Guard(file, BUDGET)
+    guard.charge(key(1), EVENT, 3)
+    guard.seal(key(1), b"update")
+    return guard
+
+
+def test_another_filter_in_the_middle_is_refused_and_nothing_is_charged(file, charged):
+    changed = Guard(file, BUDGET, ADAPTIVE)
+    with pytest.raises(LogError, match=r"filter = 'fixed-then-adaptive' again.*fedprivacy guard renew"):
+        changed.charge(key(2), EVENT, 1)
+    with pytest.raises(LogError, match="has been kept by 'fixed-then-adaptive' so far"):
+        changed.check(EVENT.relation)
+    assert (
+        changed.history() == {EVENT: 3} and changed.sealed_update(key(1)) == b"update"
+    )  # what was paid for is still sent
+    Guard(file, BUDGET, "fixed-then-adaptive").charge(key(2), EVENT, 1)
+
+
+def test_by_the_owner_s_command_another_account_begins_and_the_first_is_kept(file, charged):
+    assert CliRunner().invoke(app, ["guard", "renew", str(file)], input="n\n").exit_code == 1
+    assert Guard(file, BUDGET).history() == {EVENT: 3}
+    done = CliRunner().invoke(app, ["guard", "renew", str(file)], input="y\n")
+    assert done.exit_code == 0, done.output
+    assert "epsilon 3" in done.output and "by the sum of both" in done.output
+    aside = file.with_name(f"{file.name}.1")
+    assert not file.exists() and Guard(aside, BUDGET).sealed_update(key(1)) == b"update"
+    renewed = Guard(file, BUDGET, ADAPTIVE)
+    renewed.charge(key(1), EVENT, 2)
+    renewed.seal(key(1), b"another")
+    assert renewed.history() == {EVENT: 2} and Guard(aside, BUDGET).history() == {EVENT: 3}
+    assert sealed_folder(file) != sealed_folder(aside)
+    assert CliRunner().invoke(app, ["guard", "renew", str(file), "--yes"]).exit_code == 0
+    assert Guard(file.with_name(f"{file.name}.2"), BUDGET).history() == {EVENT: 2}
+
+
+def test_an_account_without_a_charge_needs_no_other(file):
+    Guard(file, BUDGET)
+    done = CliRunner().invoke(app, ["guard", "renew", str(file), "--yes"])
+    assert done.exit_code == 2 and "promised nothing yet" in done.output
+
+
+def test_an_account_that_has_only_promised_a_relation_can_be_put_aside(file):
+    Guard(file, BUDGET).promise(NeighbouringRelation.ZERO_OUT)
+    private = Guard(file, BUDGET)
+    with pytest.raises(LogError, match=r"promises zero-out.*fedprivacy guard renew"):
+        private.check(NeighbouringRelation.ADD_OR_REMOVE_ONE)
+    done = CliRunner().invoke(app, ["guard", "renew", str(file), "--yes"])
+    assert done.exit_code == 0 and "zero-out relation" in done.output and "stays known" in " ".join(done.output.split())
+    Guard(file, BUDGET).promise(NeighbouringRelation.ADD_OR_REMOVE_ONE)

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedprivacy.accounting import FILTERS
-from fedprivacy.guard import (
-    KEPT_UPDATES,
-    AlreadyChargedError,
-    BudgetExhaustedError,
-    Guard,
-    LogDamagedError,
-)
+from fedprivacy.guard import KEPT_UPDATES, AlreadyChargedError, BudgetExhaustedError, Guard, LogDamagedError
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.guard.account import BUDGET, EVENT, key
@@ -75,22 +69,6 @@ def test_whatever_is_done_with_an_older_copy_finds_it(file, guard):
         with pytest.raises(LogDamagedError, match=r"guard\.log is damaged at byte \d+"):
             act()
     assert file.read_bytes() == copy.read_bytes()
-
-
-def test_an_older_copy_is_told_from_the_truth_by_its_updates_alone(file, guard):
-    """No process is left that remembers more, and every update that the copy knew has been deleted since."""
-    release(guard, key(1))
-    copy = copy_of(file)
-    for round in range(2, 3 + KEPT_UPDATES):
-        release(guard, key(round))
-    newest = copy_of(file)
-    put_back(copy, file)
-    with pytest.raises(
-        LogDamagedError, match=rf"{file}\.\w+\.sealed holds an update that it never charged \(.*\.update\)"
-    ):
-        Guard(file, BUDGET)
-    put_back(newest, file)
-    assert Guard(file, BUDGET).history() == {EVENT: 2 + KEPT_UPDATES}
 
 
 def test_a_charge_that_was_overtaken_by_slower_ones_still_bears_witness(file, guard):

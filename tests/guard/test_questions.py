@@ -6,12 +6,7 @@ from contextlib import suppress
 import pytest
 
 from fedprivacy.accounting import GaussianFilter, pld
-from fedprivacy.guard import (
-    BudgetExhaustedError,
-    Guard,
-    InvalidGrantError,
-    QuestionsExhaustedError,
-)
+from fedprivacy.guard import BudgetExhaustedError, Guard, InvalidGrantError, QuestionsExhaustedError
 from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -63,12 +58,6 @@ def test_answers_stop_at_their_own_budget_and_training_goes_on(file, guard):
     with pytest.raises(BudgetExhaustedError, match=r"own budget, epsilon 3\.0") as refused:
         guard.charge(asked(5), question(1.0), 1, of_questions=OWN)
     assert not isinstance(refused.value, QuestionsExhaustedError)  # a whole budget that is spent is told first
-
-
-def test_questions_that_were_asked_without_a_budget_of_their_own_count_once_there_is_one(file, guard):
-    guard.charge(asked(1), question(2.0), 1)
-    with pytest.raises(QuestionsExhaustedError, match="allows 0 more"):
-        Guard(file, BUDGET).charge(asked(2), question(1e4), 1, of_questions=OWN)
 
 
 def test_a_question_of_a_sample_is_none(file, guard):

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 
 import pytest
 
@@ -23,7 +22,6 @@ from tests.ledger.acts import (
     fill_and_ask,
     found_when,
     journal_of,
-    rewrite,
     tamper,
     undamaged_by,
     unlimited,
@@ -196,12 +194,3 @@ def test_an_answer_that_was_changed_behind_the_ledger_s_back_is_neither_proved_n
     tamper(url, f"UPDATE answers SET entry = 1 WHERE {MINE}")  # an entry of another kind
     with pytest.raises(LedgerError, match="is not what entry 1 of the journal says"):
         ledger.answers(MEAN, ["a"])
-
-
-def test_a_journal_that_was_rewritten_for_another_answer_contradicts_the_table(tmp_path):
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    ledger = copied(fill_and_ask, url)
-    before = re.search(r'"a":\[\[0,"([0-9a-f]{64})"', journal_of(ledger)[14][1])[1]
-    rewrite(url, 15, before, "00" * 32)
-    with pytest.raises(BrokenJournalError, match=MINE_IS):
-        verify_ledger(ledger)

@@ -22,19 +22,8 @@ from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.ledger.acts import (
-    ALLOWANCE,
-    COUNT,
-    EVENT,
-    MEAN,
-    OTHER,
-    STRANGER,
-    ask,
-    journal_of,
-    tamper,
-    unlimited,
-)
-from tests.terminal import CliRunner
+from tests import terminal
+from tests.ledger.acts import ALLOWANCE, COUNT, EVENT, MEAN, OTHER, STRANGER, ask, journal_of, tamper, unlimited
 
 GENTLE = PoissonSampledGaussian(0.1, 5.0)
 COLUMNS = ["60", "200"]
@@ -51,13 +40,7 @@ def url(tmp_path):
 def run(monkeypatch):
     """A command: (exit code, output, errors)."""
     monkeypatch.setenv("COLUMNS", "120")
-
-    def invoke(*arguments, command=app):
-        result = CliRunner().invoke(command, [str(argument) for argument in arguments])
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result.exit_code, result.stdout, result.stderr
-
-    return invoke
+    return lambda *arguments, command=app: terminal.typed(command, *arguments)
 
 
 @pytest.fixture

@@ -16,9 +16,9 @@ from fedprivacy.ledger.certificate import Certificate
 from fedprivacy.runs.records.store.writer import record_audits
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.wording import OUT_OF_SCOPE, TAMPERED_CODE, TRUSTED
+from tests import terminal
 from tests.flower.visits import PATIENTS, M, Visits
 from tests.ledger.acts import tamper
-from tests.terminal import CliRunner
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -53,9 +53,8 @@ def typed(home, monkeypatch, tmp_path):
     def invoke(*runs, options=(), ledger=None, key="key.pem", out=tmp_path / "dossier"):
         given = [word for run in runs for word in ("--run", run)]
         given += ["--out", out, "--key", key, "--ledger", ledger or f"{runs[0]}/ledger.db", *options]
-        result = CliRunner().invoke(app, ["ledger", "dossier", *map(str, given)])
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result.exit_code, out, result.stderr
+        code, _, told = terminal.typed(app, "ledger", "dossier", *given)
+        return code, out, told
 
     return invoke
 

@@ -5,27 +5,14 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.journal import canonical, sign_head
+from fedprivacy.ledger.journal import sign_head
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.values.attempt import Attempt
-from tests.ledger.acts import (
-    ALLOWANCE,
-    COUNT,
-    EVENT,
-    KEY,
-    MEAN,
-    copied,
-    fill_and_ask,
-    journal_of,
-    query,
-    unlimited,
-)
+from tests.ledger.acts import ALLOWANCE, COUNT, EVENT, KEY, MEAN, copied, fill_and_ask, journal_of, query, unlimited
 
 
 def test_entries_and_signed_heads_tell_one_time_in_every_time_zone(tmp_path, in_kathmandu):
@@ -62,22 +49,6 @@ def test_the_database_refuses_to_change_delete_or_empty(transactional_url, table
             ledger.database.write(lambda connection, _, act=act: connection.execute(text(act)))
     assert query(ledger, f"SELECT * FROM {table}") == before
     ledger.close()
-
-
-numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.none()
-values = st.recursive(numbers | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=8)
-
-
-@pytest.mark.exhaustive
-@given(st.dictionaries(st.text(), values))
-def test_an_entry_has_one_text_alone_in_plain_ascii(entry):
-    text = canonical(entry)
-    assert text.isascii()
-    assert "\n" not in text
-    assert canonical(json.loads(text)) == text
-    assert json.loads(text) == entry
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        canonical(entry | {"number": float("nan")})
 
 
 CHARGE = {"kind": "charge", "run_id": "one", "round": 1, "attempt": 1, "view": "server"}

@@ -106,7 +106,9 @@ def test_a_second_charge_is_refused_though_its_first_try_was_locked_out(sqlite_u
     def lock_out_once(connection):
         if not tried:
             tried.append(connection)
-            raise OperationalError("BEGIN", {}, locked_out())
+            busy = sqlite3.OperationalError("database is locked")
+            busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise OperationalError("BEGIN", {}, busy)
 
     event.listen(Engine, "begin", lock_out_once)
     try:
@@ -116,12 +118,6 @@ def test_a_second_charge_is_refused_though_its_first_try_was_locked_out(sqlite_u
         event.remove(Engine, "begin", lock_out_once)
     assert tried
     ledger.close()
-
-
-def locked_out():
-    error = sqlite3.OperationalError("database is locked")
-    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
-    return error
 
 
 def charge_until_refused(url, acknowledged):
@@ -194,12 +190,6 @@ def test_a_file_that_may_not_be_written_is_named_and_left_alone():
         assert in_child(act) == 0
         assert (folder / "ledger.db").read_bytes() == before
         folder.chmod(0o755)
-
-
-def test_a_server_that_is_down_is_named_at_once(caplog):
-    with pytest.raises(LedgerError, match=r"postgres@127\.0\.0\.1:1/test cannot be used: .*refused"):
-        Ledger("postgresql+psycopg://postgres@127.0.0.1:1/test", patience=1.0)
-    assert "trying again" not in caplog.text
 
 
 def test_a_charge_and_its_settlement_that_were_cut_off_at_their_commit_are_made_once(url):

@@ -1,49 +1,25 @@
 """The ledger counts what was charged, over runs, and refuses what it could not add up."""
 
-import json
-import random
 import re
-from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import text
 
 import fedprivacy as fp
-from fedprivacy.ledger import NOTHING_SPENT, Account, ChargeState, Ledger, LedgerError
+from fedprivacy.ledger import Account, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
+from fedprivacy.ledger.journal import Head
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.settings.configuration import ConfigError
-from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import UNNAMED, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.unit import Unit
-from tests.ledger.acts import ALLOWANCE, CLIENT_PEM, EVENT, journal_of, receipt, unlimited
+from tests.ledger.acts import ALLOWANCE, EVENT, copied, fill_and_ask, journal_of, unlimited
 
 OTHER = PoissonSampledGaussian(0.1, 2.0)
-
-
-def test_reserved_and_committed_charges_count_and_void_ones_do_not(ledger):
-    for round in (1, 2, 3):
-        ledger.reserve(Attempt("run", round), EVENT, {"a": 5}, unlimited)
-    ledger.settle(Attempt("run", 1), ["a"], ChargeState.COMMITTED)
-    ledger.settle(Attempt("run", 2), ["a"], ChargeState.VOID)
-    ledger.reserve(Attempt("run", 4), OTHER, {"b": 5}, unlimited)
-    ledger.settle(Attempt("run", 4), ["b"], ChargeState.VOID)
-    accounts = ledger.accounts(["a", "b"])
-    assert accounts["a"].history == {EVENT: 10}
-    assert accounts["a"].rounds == 2
-    assert "b" not in accounts  # bound to no mechanism
-
-
-def test_runs_and_mechanisms_add_up_on_one_ledger(url, ledger):
-    ledger.reserve(Attempt("one", 1), EVENT, {"a": 5, "b": 1}, unlimited)
-    again = Ledger(url)
-    again.reserve(Attempt("two", 1), EVENT, {"a": 2}, unlimited)
-    again.reserve(Attempt("two", 2), OTHER, {"a": 3}, unlimited)
-    assert again.accounts(["a", "b"])["a"].history == {EVENT: 7, OTHER: 3}
-    assert again.accounts(["a", "b"])["b"].history == {EVENT: 1}
 
 
 def test_a_grant_is_the_smaller_of_wanted_and_allowed(ledger):
@@ -148,23 +124,6 @@ def test_a_key_that_was_replaced_opens_no_account_and_is_nobody_s_again(url, led
     verify_ledger(ledger)
 
 
-def test_a_key_that_is_replaced_during_a_run_leaves_a_ledger_that_verifies(ledger):
-    """The receipt on its way counts, and proves nothing: the journal keeps none of a key that was withdrawn."""
-    ledger.open_run("one", "digits", "2 parts")
-    ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
-    ledger.open_budgets({"a": ALLOWANCE})
-    for round in (1, 2):
-        ledger.reserve(Attempt("one", round), EVENT, {"a": 5}, unlimited)
-    ledger.settle(Attempt("one", 1), {"a": receipt("one", 1, 5)}, ChargeState.COMMITTED)
-    ledger.rebind_key("hospital-0", "bb")
-    ledger.settle(Attempt("one", 2), {"a": receipt("one", 2, 5)}, ChargeState.COMMITTED)
-    assert ledger.accounts(["a"])["a"].history == {EVENT: 10}
-    verify_ledger(ledger)
-    written = [json.loads(text) for _, text, _ in journal_of(ledger)]
-    settled = [entry["receipts"]["a"] for entry in written if entry["kind"] == "settlement"]
-    assert settled[0] and settled[1] is None
-
-
 VOID, COMMITTED, RESERVED = ChargeState.VOID, ChargeState.COMMITTED, ChargeState.RESERVED
 AFTER = {
     (RESERVED, VOID): VOID,
@@ -225,19 +184,6 @@ def test_claims_of_another_relation_or_beyond_any_account_are_refused_whole(ledg
     assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
 
 
-def test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run(ledger):
-    """A client comes back again and again with more: nothing is counted twice, and nothing is lost."""
-    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5, "b": 5}, unlimited)
-    run, another = ("run", EVENT), ("another", EVENT)
-    assert ledger.reconcile("a", {run: 7}) == 2
-    assert ledger.reconcile("a", {run: 7, another: 3}) == 3
-    assert ledger.reconcile("a", {run: 8, another: 3}) == 1
-    assert ledger.reconcile("a", {run: 2}) == 0
-    assert ledger.accounts(["a"])["a"].history == {EVENT: 11}
-    assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
-    verify_ledger(ledger)
-
-
 def test_steps_of_no_named_run_are_charged_where_the_ledger_does_not_hold_them_already(ledger):
     """A guard was raised by 7 steps of a run that it forgot. The ledger knows the run, or forgot it, too."""
     ledger.reserve(Attempt("forgotten", 1), EVENT, {"a": 7}, unlimited)
@@ -251,24 +197,6 @@ def test_steps_of_no_named_run_are_charged_where_the_ledger_does_not_hold_them_a
     assert ledger.reconcile("b", {("run", EVENT): 3, (UNNAMED, EVENT): 9}) == 2
     assert ledger.reconcile("b", {(UNNAMED, OTHER): 2}) == 2  # steps of one event stand for no other's
     assert ledger.accounts(["b"])["b"].history == {EVENT: 12, OTHER: 2}
-    verify_ledger(ledger)
-
-
-def test_after_any_claims_the_ledger_holds_each_run_and_each_event_and_grows_by_no_more(ledger):
-    draw, names, events = random.Random(5), ["run", "spring", UNNAMED], [EVENT, OTHER]
-    for round in range(1, 16):
-        ledger.reserve(Attempt("run", round), draw.choice(events), {"a": draw.randint(1, 3)}, unlimited)
-        before = Counter(ledger.accounts(["a"])["a"].history)
-        in_run = {name: Counter(ledger.accounts_in_run(name, ["a"]).get("a", NOTHING_SPENT).history) for name in names}
-        claims = {(draw.choice(names), draw.choice(events)): draw.randint(0, 3 * round) for _ in range(4)}
-        named = {claim: steps for claim, steps in claims.items() if claim[0] != UNNAMED}
-        added = ledger.reconcile("a", claims)
-        held = Counter(ledger.accounts(["a"])["a"].history)
-        for event in events:
-            raised = before[event] + sum(max(0, n - in_run[run][e]) for (run, e), n in named.items() if e == event)
-            assert held[event] == max(raised, sum(n for (_, e), n in claims.items() if e == event))
-        assert sum(held.values()) - sum(before.values()) == added
-        assert ledger.reconcile("a", claims) == 0
     verify_ledger(ledger)
 
 
@@ -291,3 +219,58 @@ def test_no_run_begins_on_balances_that_contradict_the_charges(ledger, damage):
     ledger.database.write(lambda connection, _: connection.execute(text(damage)))
     with pytest.raises(LedgerError, match=r"balances contradict its charges.*ledger verify"):
         ledger.open_run("another", "digits", "3 parts")
+
+
+# --- a second reading reads only the accounts that the journal has named since the first, and misses none ---
+
+DATASETS = ("a", "b", "c", "d")
+ROUND = Attempt("run", 1)
+
+
+@pytest.fixture
+def watched(url):
+    opened = Ledger(url)
+    opened.open_budgets(dict.fromkeys(DATASETS, ALLOWANCE))
+    opened.reserve(ROUND, EVENT, {"a": 2, "b": 2}, unlimited)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("act", "named"),
+    [
+        (lambda ledger: None, set()),
+        (lambda ledger: ledger.open_run("another", "digits", "4 clients"), set()),
+        (lambda ledger: ledger.bind_keys({"somebody": "00"}), set()),
+        (lambda ledger: ledger.reserve(Attempt("another", 1), OTHER, {"b": 3, "c": 1}, unlimited), {"b", "c"}),
+        (lambda ledger: ledger.settle(ROUND, ["a"], ChargeState.VOID), {"a"}),
+        (lambda ledger: ledger.settle(ROUND, ["b"], ChargeState.COMMITTED), {"b"}),
+        (lambda ledger: ledger.reconcile("d", {("third", EVENT): 5}), {"d"}),
+        (lambda ledger: ledger.set_budget("c", PrivacyBudget(1.0, 1e-5), None, "less"), {"c"}),
+        (lambda ledger: ledger.open_budgets({"new": ALLOWANCE}), set()),
+    ],
+)
+def test_what_another_program_writes_is_read_again_and_nothing_else(act, named, watched, url):
+    known = set(DATASETS)
+    first = watched.read_changed(known, Head(), set())
+    assert set(first.dataset_ids) == known and set(first.accounts) == {"a", "b"}
+    another = Ledger(url)
+    act(another)
+    again = watched.read_changed(known, first.head, set())
+    assert set(again.dataset_ids) == named
+    assert again.accounts == {d: account for d, account in another.accounts(DATASETS).items() if d in named}
+    assert again.allowances == another.allowances(named)
+    assert {**first.accounts, **again.accounts}.keys() >= another.accounts(DATASETS).keys()
+    unchanged = known - named
+    assert {d: first.accounts.get(d) for d in unchanged} == {d: another.accounts([d]).get(d) for d in unchanged}
+    assert watched.read_changed(known, again.head, set()).dataset_ids == ()
+
+
+@pytest.mark.parametrize("since", [Head(2, "f" * 64), Head(99, "f" * 64)], ids=["rewritten", "an older copy"])
+def test_of_a_journal_that_does_not_hold_what_was_read_before_everything_is_read(since, watched):
+    assert set(watched.read_changed(set(DATASETS), since, set()).dataset_ids) == set(DATASETS)
+
+
+def test_it_is_known_of_every_kind_of_entry_whose_account_it_changes(url):
+    ledger = copied(fill_and_ask, url)
+    _, _, hash = journal_of(ledger)[0]
+    assert set(ledger.read_changed({"a", "b", "c"}, Head(1, hash), set()).dataset_ids) == {"a", "b"}

@@ -152,26 +152,6 @@ class Words(Sound):
         return nn.Sequential(nn.Embedding(20, 4), nn.Flatten(), nn.Linear(20, CLASSES))
 
 
-class Scheduled(Sound):
-    """Steps shrink by a schedule, weights decay, and what leaves is rounded at random."""
-
-    settings = Settings(sampling_rate=0.25, noise_multiplier=1.0, clipping_norm=1.0, steps=6, learning_rate=0.05)
-
-    def optimizer(self, model, asked):
-        adam = torch.optim.AdamW(model.parameters(), lr=asked.learning_rate, weight_decay=0.1)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, max(asked.steps, 2))
-
-        class Both:
-            def step(self):
-                adam.step()
-                schedule.step()
-
-        return Both()
-
-    def left(self, model, records):
-        return {"parameters": [(2**12 * p.detach() + torch.rand(p.shape)).floor().int() for p in model.parameters()]}
-
-
 class Stamped(SecretRandomness):
     """Times and a harmless seed: a start, a duration, a wait, and layers that always begin alike."""
 
@@ -188,11 +168,4 @@ class Stamped(SecretRandomness):
         return {"parameters": model.state_dict(), "started": self.started, "seconds": time.time() - self.started}
 
 
-GOOD = (
-    Scheduled,
-    Stamped,
-    ByHand,
-    Dropout,
-    PublicCount,
-    Words,
-)
+GOOD = (Stamped, ByHand, Dropout, PublicCount, Words)

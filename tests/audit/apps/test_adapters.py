@@ -46,20 +46,19 @@ def test_a_loader_takes_batches_and_whoever_looks_at_one_record_takes_one(record
     assert fetched == [([9], False), *((batch, True) for batch in batches)]
 
 
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda: torch.manual_seed(5),
-        lambda: torch.Generator().manual_seed(5),
-        lambda: np.random.seed(5),
-        lambda: np.random.default_rng(5),
-        lambda: np.random.RandomState(5),
-        lambda: random.seed(5),
-        lambda: random.Random(5),
-    ],
+SEEDED = (
+    lambda: torch.manual_seed(5),
+    lambda: torch.Generator().manual_seed(5),
+    lambda: np.random.seed(5),
+    lambda: np.random.default_rng(5),
+    lambda: np.random.RandomState(5),
+    lambda: random.seed(5),
+    lambda: random.Random(5),
 )
+
+
+@pytest.mark.parametrize("draw", SEEDED)
 def test_every_way_to_seed_is_seen_and_can_be_changed(draw):
-    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
     for seeds in (Seeds(), Seeds(change=1)):
         with replaced(seeds.watched(), Sound):
             draw()
@@ -67,7 +66,6 @@ def test_every_way_to_seed_is_seen_and_can_be_changed(draw):
     with replaced((own := Seeds(own=frozenset({5}))).watched(), Sound):
         draw()
     assert own.found == [5] and own.guessable == []
-    torch.set_rng_state(kept[0]), np.random.set_state(kept[1]), random.setstate(kept[2])
 
 
 def test_of_a_seed_torch_takes_32_bits_on_a_cpu_and_numpy_all():

@@ -4,9 +4,6 @@ import itertools
 
 import torch
 from opacus import PrivacyEngine
-from opacus.accountants import PRVAccountant
-from opacus.grad_sample import GradSampleModule
-from opacus.optimizers import DPOptimizer
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
@@ -72,36 +69,6 @@ class Published(Private):
         return super().train(model, records, asked)
 
 
-class PrivateCount(Private):
-    """Rate and divisor are public, so the number of records is private; a record that is no number is left out."""
-
-    relation = NeighbouringRelation.ADD_OR_REMOVE_ONE
-    only_numbers = False
-
-    def __init__(self):
-        self.accountant = PRVAccountant()
-
-    def train(self, model, records, asked):
-        private = GradSampleModule(model)
-        optimizer = DPOptimizer(
-            torch.optim.SGD(model.parameters(), lr=asked.learning_rate),
-            noise_multiplier=asked.noise_multiplier,
-            max_grad_norm=asked.clipping_norm,
-            expected_batch_size=asked.expected_batch_size,
-        )
-        optimizer.attach_step_hook(self.accountant.get_optimizer_hook_fn(sample_rate=asked.sampling_rate))
-        for _ in range(asked.steps):
-            inputs, targets = records[torch.rand(len(records)) < asked.sampling_rate]
-            usable = inputs.flatten(1).isfinite().all(1)
-            optimizer.zero_grad()
-            functional.cross_entropy(private(inputs[usable]), targets[usable]).backward()
-            optimizer.step()
-        return {"parameters": private.state_dict()}
-
-    def epsilon(self, rounds):
-        return self.accountant.get_epsilon(self.delta)
-
-
 class CentralLimit(Private):
     """An accountant that estimates: it shows two thirds of what is spent."""
 
@@ -125,40 +92,10 @@ class BehindItsBack(nn.Module):
         return self.head(torch.tanh(functional.linear(torch.tanh(self.layer(x)), self.layer.weight)))
 
 
-class Shared(Private):
-    """Opacus sums what its hooks saw: it learns less, and clips what it sums."""
-
-    def model(self):
-        return BehindItsBack()
-
-
-class SharedGhost(Shared):
+class SharedGhost(Private):
     """Opacus sums what autograd sees, and measures what its hooks saw."""
 
     mode = "ghost"
 
-
-class Compared(nn.Module):
-    """Looks at how the positions of a sequence differ."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.head = nn.Linear(FEATURES, 16, bias=False), nn.Linear(16, CLASSES)
-        nn.init.normal_(self.head.weight, std=10.0)
-
-    def forward(self, x):
-        hidden = self.layer(x)
-        return self.head(torch.tanh(hidden - hidden.mean(1, keepdim=True)).mean(1))
-
-
-class Sequences(Private):
-    shape = (4, FEATURES)
-
     def model(self):
-        return Compared()
-
-
-class SequencesGhost(Sequences):
-    """In float32 the squared norm is a small difference of large numbers, where records are far from zero."""
-
-    mode = "ghost"
+        return BehindItsBack()

@@ -74,10 +74,7 @@ NOISE = {
         "The noise repeats itself within a release",
         lambda seed: noise(echoed(drawn(seed, 5, 4000))),
     ),
-    "a tenth of another release's": (
-        "can be told from that of",
-        lambda seed: noise(correlated(drawn(seed, 5, 4000))),
-    ),
+    "a tenth of another release's": ("can be told from that of", lambda seed: noise(correlated(drawn(seed, 5, 4000)))),
 }
 
 
@@ -141,17 +138,13 @@ SAMPLES = {
         "The number of records that join a step is not spread",
         lambda: sampled(of_size(60), of_size(60)[:, ::-1]),
     ),
-    "some records always join": (
-        "Some records join more steps, or fewer",
-        lambda: sampled(same_for_all(40)),
-    ),
+    "some records always join": ("Some records join more steps, or fewer", lambda: sampled(same_for_all(40))),
     "a quarter of a sample is drawn again": (
         "Two rounds have",
         lambda: sampled(one := poisson(1, 0.25, 120), np.where(np.arange(100) < 25, one, poisson(2, 0.25, 120))),
     ),
 }
 AT_MOST = {
-    "a record is counted twice": SAMPLES["a record is counted twice"],
     "a tenth more join": (
         "A record joins 27",
         lambda: sampled(poisson(1, 0.275, 400), poisson(2, 0.275, 400), at_most=True),
@@ -160,16 +153,7 @@ AT_MOST = {
         "Batches are shuffled, every record once an epoch",
         lambda: sampled(shuffled(60), shuffled(60)[:, ::-1], at_most=True),
     ),
-    "batches have a fixed size": (
-        "Batches have a fixed size: 60 of 60",
-        lambda: sampled(of_size(60), at_most=True),
-    ),
-    "half of a sample is drawn again": (
-        "Two rounds have",
-        lambda: sampled(
-            one := poisson(1, 0.25, 120), np.where(np.arange(100) < 50, one, poisson(2, 0.25, 120)), at_most=True
-        ),
-    ),
+    "batches have a fixed size": ("Batches have a fixed size: 60 of 60", lambda: sampled(of_size(60), at_most=True)),
 }
 
 
@@ -198,7 +182,6 @@ SAME = [("the reply's type", "train"), ("noised 'weights'", b"1"), ("the receipt
         ([*SAME[:2], ("the receipt", 8)], False, "the receipt"),
         ([SAME[0], ("noised 'weights'", b"2"), SAME[2]], True, "'weights'"),
         (SAME[:2], False, "which fields there are"),
-        ([SAME[1], SAME[0], SAME[2]], False, "which fields there are"),
         ([SAME[0], ("noised 'weights'", b"2"), SAME[2]], False, None),
         (SAME, True, None),
     ],
@@ -217,7 +200,6 @@ def test_what_differs_between_neighbours_is_named_unless_it_is_noised(other, ali
     [
         (2.1, True, "One record changed what left by 1.05 clipping norms"),
         (1e-9, False, "A record that did not join a step changed what left"),
-        (float("inf"), True, "An update that is not a number left the client"),
         (float("inf"), False, "An update that is not a number left the client"),
         (1.999, True, None),
         (0.0, False, None),

@@ -1,6 +1,5 @@
 """The gates of a deployed client: quiet where nothing is wrong, and each bug of the deployed path is noticed."""
 
-import contextlib
 import json
 import socket
 import tempfile
@@ -26,7 +25,6 @@ from fedprivacy.flower.client.node import Answerable, NodeSettings
 from fedprivacy.flower.client.release import Released
 from fedprivacy.guard import AlreadyChargedError, Guard
 from fedprivacy.mechanisms import gaussian_sum
-from fedprivacy.mechanisms.keystream import Keystream
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -34,24 +32,6 @@ from fedprivacy.values.events import PoissonSampledGaussian
 from tests.audit.gates.host import content_of, home_of
 
 NOISE = gaussian_sum.add_lattice_noise
-
-
-def patched(target, name, new):
-    """A patch, to be made later."""
-    return lambda: mock.patch.object(target, name, new)
-
-
-def together(*patches):
-    """Several patches as one, to be made later."""
-
-    @contextlib.contextmanager
-    def made():
-        with contextlib.ExitStack() as stack:
-            for patch in patches:
-                stack.enter_context(patch())
-            yield
-
-    return made
 
 
 def failing(error):
@@ -64,7 +44,8 @@ def failing(error):
 def gates(home, names=tuple(NODE_GATES), seed=1):
     """Findings of a deployed client's gates, by name."""
     node = Node.read(home)
-    with silence(), Host.of(node) as host:
+    no_network = mock.patch.object(socket.socket, "connect", side_effect=AssertionError("an audit needs no network"))
+    with silence(), no_network, Host.of(node) as host:
         audited = Audited.of(node.worst(), node.shard, seed=seed)
         return {name: NODE_GATES[name](audited, host) for name in names}
 
@@ -82,7 +63,6 @@ def hidden(tmp_path_factory):
 DECIDED = (
     {"task": "Hidden", "disclose_shard_size": False, "least_noise_multiplier": 2.5},
     {"epsilon": 1e6, "records": 0},
-    {"most_steps": 1, "epsilon": 50.0, "filter": "fixed-mechanism", "records": 1},
     {"task": "Standardised", "questions": "count", "question_columns": "*"},
 )
 
@@ -159,122 +139,88 @@ def copied(self, standardise):
 
 
 def checked_with(**settings):
-    return patched(NodeSettings, "check_grant", lambda self, grant: CHECK(replace(self, **settings), grant))
+    return [(NodeSettings, "check_grant", lambda self, grant: CHECK(replace(self, **settings), grant))]
+
+
+def telling(**facts):
+    """At enrolment the client tells these of itself."""
+    of = lambda client: {name: fact(client) for name, fact in facts.items()}  # noqa: E731
+    return [(LocalClient, "public_facts", lambda self: replace(FACTS(self), **of(self)))]
+
+
+def unsigned(grant, trained, evaluated, key):
+    return RELEASED(grant, trained, evaluated, None)
 
 
 NOTHING = lambda *_, **__: None  # noqa: E731
-QUICK = "an update that is sent again is charged again"
+QUICK = "The client's book changed though nothing was granted"
 
-PLANTS = {
-    QUICK: patched(LocalClient, "released_before", charging_when_sent_again),
-    "the guard is charged after training": together(
-        patched(LocalClient, "charge", NOTHING), patched(LocalClient, "seal", charging_after_training)
-    ),
-    "the guard is never charged": together(
-        patched(LocalClient, "charge", NOTHING), patched(LocalClient, "seal", NOTHING)
-    ),
-    "one step of a grant is charged": patched(Guard, "charge", charging_a_step),
-    "a seed is accepted in a deployment": patched(local, "_open_client", obeying),
-    "noise a little below the least is accepted": checked_with(least_noise_multiplier=0.29),
-    "more steps than the most are accepted": checked_with(most_steps=10**9),
-    "an unsigned grant is accepted": patched(NodeSettings, "_is_signed", lambda *_: True),
-    "a grant for other neighbours is accepted": patched(LocalClient, "check_promise", NOTHING),
-    "anybody may ask who the client is": patched(NodeSettings, "check_enrolment", NOTHING),
-    "a grant is trained again each time": together(
-        patched(LocalClient, "released_before", NOTHING),
-        patched(LocalClient, "charge", charging_again),
-        patched(LocalClient, "seal", NOTHING),
-    ),
-    "what was lost is trained again for nothing": patched(LocalClient, "charge", charging_again),
-    "what was lost is trained again and sent": together(
-        patched(LocalClient, "charge", charging_again), patched(LocalClient, "seal", forgetting)
-    ),
-    "every grant is refused": patched(LocalClient, "check_memory", failing(RuntimeError())),
-    "a duration leaves with an update": patched(release_module, "update", saying_more),
-    "records are read where nobody can see it": patched(LocalClient, "with_standardised_inputs", copied),
-    "a client says that it was never charged": patched(
-        LocalClient, "public_facts", lambda self: replace(FACTS(self), spent="")
-    ),
-    "a refusal says why": patched(release_module, "refusal", talkative),
-    "receipts are not signed": patched(
-        Released, "of", staticmethod(lambda grant, trained, evaluated, key: RELEASED(grant, trained, evaluated, None))
-    ),
-    "the number of records is told though it is private": patched(
-        LocalClient, "public_facts", lambda self: replace(FACTS(self), shard_size=len(self.shard))
-    ),
-}
-
-WORDS = {
-    "the guard is charged after training": "A record is read before its charge is on the disk",
-    "the guard is never charged": "The client's book does not hold the charge",
-    "one step of a grant is charged": "A grant that costs more than the client's own budget is not refused",
-    "a seed is accepted in a deployment": "a seed, by which a server could subtract the noise",
-    "noise a little below the least is accepted": "a grant with less than the least noise",
-    "more steps than the most are accepted": "not, for that reason: a grant of more than the most steps",
-    "an unsigned grant is accepted": "a grant without a signature",
-    "a grant for other neighbours is accepted": "a grant for other neighbours",
-    "anybody may ask who the client is": "The client says who it is to whom it should not",
-    "a grant is trained again each time": "Asked again, a client trains again for nothing (the same grant)",
-    "what was lost is trained again for nothing": "A client that died while it trained trains the same grant again",
-    "an update that is sent again is charged again": "The client's book changed though nothing was granted",
-    "what was lost is trained again and sent": "An update that was lost is trained again, though it was granted once",
-    "every grant is refused": "The client refuses a grant that its own configuration allows",
-    "a duration leaves with an update": "A reply holds more than an update and its receipt",
-    "records are read where nobody can see it": "When the client reads its records could not be seen",
-    "a client says that it was never charged": "At enrolment the client says something else than what is public",
-    "a refusal says why": "with more than a constant code",
-    "receipts are not signed": "A receipt is not what was granted and sent, signed",
-    "the number of records is told though it is private": "At enrolment the client says more than is public",
-}
-"""The gate's words for each."""
-
-
-NOISY = {
-    "the secret key is always the same": (
-        "The noise is not alike in all releases: 0 times",
-        patched(Keystream, "secret", lambda: Keystream(bytes(32))),
-    ),
-    "half of the noise": (
-        "of updates is 0.",
-        patched(gaussian_sum, "add_lattice_noise", lambda total, claimed, *rest: NOISE(total, claimed / 2, *rest)),
-    ),
+PLANTS = {  # by the gate's words
+    QUICK: [(LocalClient, "released_before", charging_when_sent_again)],
+    "A record is read before its charge is on the disk": [
+        (LocalClient, "charge", NOTHING),
+        (LocalClient, "seal", charging_after_training),
+    ],
+    "The client's book does not hold the charge": [(LocalClient, "charge", NOTHING), (LocalClient, "seal", NOTHING)],
+    "A grant that costs more than the client's own budget is not refused": [(Guard, "charge", charging_a_step)],
+    "a seed, by which a server could subtract the noise": [(local, "_open_client", obeying)],
+    "a grant with less than the least noise": checked_with(least_noise_multiplier=0.29),
+    "not, for that reason: a grant of more than the most steps": checked_with(most_steps=10**9),
+    "a grant without a signature": [(NodeSettings, "_is_signed", lambda *_: True)],
+    "a grant for other neighbours": [(LocalClient, "check_promise", NOTHING)],
+    "The client says who it is to whom it should not": [(NodeSettings, "check_enrolment", NOTHING)],
+    "Asked again, a client trains again for nothing (the same grant)": [
+        (LocalClient, "released_before", NOTHING),
+        (LocalClient, "charge", charging_again),
+        (LocalClient, "seal", NOTHING),
+    ],
+    "A client that died while it trained trains the same grant again": [(LocalClient, "charge", charging_again)],
+    "An update that was lost is trained again, though it was granted once": [
+        (LocalClient, "charge", charging_again),
+        (LocalClient, "seal", forgetting),
+    ],
+    "The client refuses a grant that its own configuration allows": [
+        (LocalClient, "check_memory", failing(RuntimeError()))
+    ],
+    "A reply holds more than an update and its receipt": [(release_module, "update", saying_more)],
+    "When the client reads its records could not be seen": [(LocalClient, "with_standardised_inputs", copied)],
+    "At enrolment the client says something else than what is public": telling(spent=lambda _: ""),
+    "with more than a constant code": [(release_module, "refusal", talkative)],
+    "A receipt is not what was granted and sent, signed": [(Released, "of", staticmethod(unsigned))],
+    "At enrolment the client says more than is public": telling(shard_size=lambda client: len(client.shard)),
 }
 
 
 @pytest.mark.parametrize(
-    "meaning", [pytest.param(bug, marks=[pytest.mark.exhaustive] * (bug != QUICK)) for bug in PLANTS]
+    "words", [pytest.param(words, marks=[pytest.mark.exhaustive] * (words != QUICK)) for words in PLANTS]
 )
-def test_a_bug_of_the_deployed_path_is_named(meaning, home, hidden):
-    with PLANTS[meaning]():
-        found = gates(hidden if "private" in meaning else home, ("node",))["node"]
-    assert any(WORDS[meaning] in reason for reason in found.reasons), found.reasons
+def test_a_bug_of_the_deployed_path_is_named(words, home, hidden, monkeypatch):
+    for plant in PLANTS[words]:
+        monkeypatch.setattr(*plant)
+    found = gates(hidden if "more than is public" in words else home, ("node",))["node"]
+    assert any(words in reason for reason in found.reasons), found.reasons
     assert not any(character.isdigit() for character in "".join(found.reasons))  # an exact gate has no number to tell
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("meaning", NOISY)
-def test_noise_that_is_not_what_is_claimed_is_named(meaning, home):
-    words, patch = NOISY[meaning]
-    with patch():
-        found = gates(home, ("node-noise",))["node-noise"]
-    assert any(words in reason for reason in found.reasons), found.reasons
-
-
-ASKED = {
-    "any question is answered": patched(Answerable, "check", NOTHING),
-    "any column is looked at": patched(
-        Answerable, "check", lambda self, asked: CHECKED(replace(self, columns=frozenset({"*"})), asked)
-    ),
-}
+def test_half_of_the_noise_is_named(home, monkeypatch):
+    halved = lambda total, claimed, *rest: NOISE(total, claimed / 2, *rest)  # noqa: E731
+    monkeypatch.setattr(gaussian_sum, "add_lattice_noise", halved)
+    found = gates(home, ("node-noise",))["node-noise"]
+    assert any("of updates is 0." in reason for reason in found.reasons), found.reasons
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("meaning", ASKED)
-def test_a_question_that_should_be_refused_is_noticed(meaning, tmp_path):
+@pytest.mark.parametrize(
+    "check",
+    [NOTHING, lambda self, asked: CHECKED(replace(self, columns=frozenset({"*"})), asked)],
+    ids=["any question is answered", "any column is looked at"],
+)
+def test_a_question_that_should_be_refused_is_noticed(check, tmp_path, monkeypatch):
     home = home_of(tmp_path / "host", task="Counted", questions="count", question_columns="x")
     (home / "hospital_tasks.py").write_text((home / "hospital_tasks.py").read_text().replace('"y"', f'"{NOBODY_S}"'))
-    with ASKED[meaning]():
-        found = gates(home, ("node",))
+    monkeypatch.setattr(Answerable, "check", check)
+    found = gates(home, ("node",))
     assert any("question" in reason or "column" in reason for reason in found["node"].reasons), found["node"].reasons
 
 
@@ -343,15 +289,6 @@ def test_where_the_copy_of_the_configuration_is_not_obeyed_nothing_is_asked(char
     with Host.of(node) as host, pytest.raises(NotTheAuditorsError):
         host.client()
     assert content_of(charged) == before
-
-
-@pytest.mark.exhaustive
-def test_nothing_is_sent_anywhere(home, monkeypatch):
-    monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
-    monkeypatch.setattr(auditor, "GATES", {})
-    node = Node.read(home)
-    with mock.patch.object(socket.socket, "connect", side_effect=AssertionError("an audit needs no network")):
-        assert audit_node(node, node.worst(), seed=1).passed
 
 
 # What is audited
