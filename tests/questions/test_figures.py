@@ -12,7 +12,7 @@ from fedprivacy.questions import figures
 from fedprivacy.questions.constructors import Questions, parse
 from fedprivacy.questions.figures import CONFIDENCE, Estimate, Noisy, delta_method, ratio
 from fedprivacy.questions.lattice import STEPS
-from fedprivacy.questions.quantiles import MOST_POINTS, UNIT, coefficients, decoder
+from fedprivacy.questions.quantiles import MOST_POINTS, UNIT, coefficients, decoder, spread
 from fedprivacy.questions.release import deviation
 from fedprivacy.questions.standardise import standardiser
 from tests.questions.kinds import all_questions
@@ -232,6 +232,18 @@ def test_no_running_count_errs_more_than_the_logarithm_allows(count):
     """The bound of Fichtenberger, Henzinger and Upadhyay: 1 + (ln n + 0.58) / pi, and our rounding of coefficients."""
     error = np.linalg.norm(coefficients(count).astype(np.float64)) * np.linalg.norm(decoder(count))
     assert error < 1.001 * (1.0 + (math.log(count) + 0.5772) / math.pi)
+
+
+@pytest.mark.parametrize("probability", [0.25, 0.9])
+def test_the_deviation_of_a_quantile_s_noise_is_that_of_its_matrix(probability):
+    """Its rows are the running counts of independent noise, and of what exceeds the probability's share of all."""
+    r = decoder(40)
+    running = np.array([[*r[:count][::-1], *[0.0] * (40 - count)] for count in range(41)])
+    excess, last = running - probability * running[-1], np.linalg.norm(running[-1])
+    deviations, correlations = spread(40, probability)
+    assert np.allclose(deviations, np.linalg.norm(excess, axis=1), rtol=1e-10)
+    assert np.allclose(correlations, excess @ running[-1] / (deviations * last), atol=1e-10)
+    assert Questions.median("x", 0, 1, 40).per_count == pytest.approx(last)
 
 
 @pytest.mark.parametrize("count", [10, 11, 15])

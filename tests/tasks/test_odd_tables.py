@@ -100,6 +100,10 @@ LISTS = {
     "a set, which has no order": (lambda: fp.ByColumn("site", {"a", "b"}), "give a list of texts or numbers"),
     "a level that is none": (lambda: fp.Category(["a", None]), "level None stands for nothing"),
     "a text as classes": (lambda: fp.load_table("a.csv", target="ill", classes="01"), "classes is '01'; give a list"),
+    "a text as features": (
+        lambda: fp.load_table("a.csv", target="ill", features="it"),
+        "features is 'it'; give a list",
+    ),
     "a list as a level of codes": (lambda: fp.Table({"it": ["a"]}).codes("it", [["a"]]), "level ['a'] is of type list"),
     "a text for nothing": (lambda: fp.Table({"it": ["a"]}, missing="NA"), "missing is 'NA'; give a list of texts"),
 }
