@@ -264,3 +264,13 @@ def test_what_looks_nothing_up_is_let_through():
     with IndicesInRange() as lookups:
         nn.Linear(3, 2)(torch.rand(4, 3)).relu().sum(1)[torch.tensor([True, False, True, True])]
     assert not lookups.used
+
+
+def test_a_float64_record_beyond_float32_does_not_erase_the_others():
+    torch.manual_seed(0)
+    model, inputs, targets = nn.Linear(3, 1).double(), torch.rand(4, 3).double(), torch.zeros(4).double()
+    engine = GradientEngine(model, lambda outputs, targets: (outputs[:, 0] - targets).square())
+    rest = engine.clipped_sum(inputs[2:], targets[2:], 1.0)
+    for outlier in (1e39, 1e50, 1e76, 1e200):
+        inputs[:2] = outlier
+        assert (engine.clipped_sum(inputs, targets, 1.0) - rest).norm() <= 2.0

@@ -1,5 +1,8 @@
 """Memory that runs out is no record's fault: how many records there are must not decide whether they count."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +13,7 @@ from fedprivacy.gradients.layout import Layout
 from fedprivacy.gradients.methods import admit_method
 from fedprivacy.gradients.per_record import RowByRow
 from fedprivacy.gradients.pieces import Sums, TableRows
+from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.surroundings import Surroundings
 from tests.gradients.oracle import cross_entropy
 
@@ -148,6 +152,32 @@ def test_a_record_that_asks_for_too_much_by_itself_counts_for_nothing_alone():
     inputs[7, 0] = 1e6
     found = engine.clip(inputs, targets, 0.1)
     assert found.records == 39 and torch.allclose(found.total, expected.total, atol=1e-9)
+
+
+@pytest.mark.parametrize("bad", ["not finite", "label"])
+def test_nothing_of_a_part_is_held_while_another_is_computed(bad, monkeypatch, request):
+    """Otherwise the second part of a batch, or one with a bad record, needs memory that was not tried."""
+    engine, (inputs, targets) = made(1), (rows.repeat(3, *[1] * (rows.dim() - 1)) for rows in batch(200, 1))
+    engine.prepare(inputs, targets)
+    if bad == "not finite":
+        inputs[[5, 590]] = torch.nan
+    else:
+        targets[[5, 590]] = 7
+    pieces, made_so_far, held = Program.pieces, [], []
+
+    def watched(program, *rows):
+        held.append(sum(made() is not None for made in made_so_far))
+        working = torch.zeros(1)  # which a traceback would hold
+        made_so_far.append(weakref.ref(working))
+        found = pieces(program, *rows)
+        made_so_far.extend(weakref.ref(sized.norms) for sized in found)
+        return found
+
+    monkeypatch.setattr(Program, "pieces", watched)
+    request.addfinalizer(gc.enable)
+    gc.disable()
+    assert engine.clip(inputs, targets, 0.1).records == 598
+    assert len(held) >= 4 and not any(held)
 
 
 def test_views_that_do_not_fit_are_made_in_smaller_parts():
