@@ -43,11 +43,15 @@ def start_family(supervisor: Supervisor) -> list[int]:
     return pids
 
 
-def test_an_exception_stops_the_whole_family_and_goes_on(tmp_path):
+def test_an_exception_stops_the_whole_family_goes_on_and_leaves_the_owner_s_signal_handlers(tmp_path):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
     with pytest.raises(ZeroDivisionError), Supervisor(tmp_path) as supervisor:
         pids = start_family(supervisor)
+        assert signal.getsignal(signal.SIGTERM) != before[1]
         raise ZeroDivisionError
     assert not any(alive(pid) for pid in pids)
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 def test_orphans_are_stopped_too(tmp_path):
