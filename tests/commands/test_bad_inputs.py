@@ -36,6 +36,7 @@ SETTINGS = {
     "epsilon --steps 10": ("sampling-rate is not set", "noise-multiplier is not set", "delta is not set; add it, for"),
     f"epsilon {CALCULATED} --history h.json": ("history is 'h.json', and sampling-rate, noise-mult",),
     f"epsilon {CALCULATED} --rows-per-person 2 --accountant gdp": ("accountant is gdp, which does not apply",),
+    f"epsilon {CALCULATED} --accountant moments": ("accountant is 'moments'; choose one of pld, rdp",),
     "sigma": ("epsilon is not set", "delta is not set", "sampling-rate is not set", "steps is not set"),
     "sigma --sampling-rate 0.01 --steps 9 --delta 1e-5 --epsilon 1 --past no.json": ("no.json cannot be read",),
     "risk": ("risk is of one thing; give either --epsilon with --delta, or a training, or --run, or --ledger.",),
