@@ -9,7 +9,7 @@ import torch
 
 import fedprivacy as fp
 from fedprivacy._support.signing import server_public_key
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import MechanismChanged, pld
 from fedprivacy.audit.our_client.audited_client import Audited
 from fedprivacy.flower.client import local
 from fedprivacy.flower.client.node import Refused
@@ -17,8 +17,14 @@ from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, MessageError, Refu
 from fedprivacy.flower.wire.payloads import history_text
 from fedprivacy.guard import (
     AlreadyChargedError,
+    BudgetExhaustedError,
     Guard,
+    InvalidGrantError,
+    LogError,
+    NoRoomError,
+    QuestionsExhaustedError,
 )
+from fedprivacy.guard.errors import GuardError
 from fedprivacy.runs.settings.configuration import ConfigError
 from fedprivacy.tasks import Shard
 from fedprivacy.training.dpsgd import DPSGD
@@ -217,3 +223,29 @@ def test_activations_have_the_type_that_the_data_owner_or_the_audited_run_chose(
     grant = audited.client.usual_grant()
     audited.client_of(audited.task, audited.shard).ask(grant, {name: each.numpy() for name, each in parameters.items()})
     assert types == [None, torch.bfloat16, torch.bfloat16]
+
+
+MEANS = {
+    BudgetExhaustedError: RefusalCode.BUDGET_EXHAUSTED,
+    QuestionsExhaustedError: RefusalCode.QUESTIONS_EXHAUSTED,
+    AlreadyChargedError: RefusalCode.ALREADY_CHARGED,
+    InvalidGrantError: RefusalCode.GRANT_INVALID,
+    MechanismChanged: RefusalCode.GRANT_INVALID,
+    MessageError: RefusalCode.GRANT_INVALID,
+    NoRoomError: RefusalCode.NO_ROOM,
+    LogError: RefusalCode.GUARD_UNUSABLE,
+    Exception: RefusalCode.CLIENT_FAILED,
+}
+
+
+def kinds_of(error):
+    return {error}.union(*map(kinds_of, error.__subclasses__()))
+
+
+@pytest.mark.parametrize(
+    "kind", sorted(kinds_of(GuardError) | MEANS.keys() | {ValueError, MemoryError}, key=lambda kind: kind.__name__)
+)
+def test_every_error_is_told_by_its_code_and_no_word_more(node, kind, monkeypatch):
+    """Whoever reads a code gives the charge back or not, and asks the client again or not."""
+    monkeypatch.setattr(Guard, "charge", lambda *_, **__: (_ for _ in ()).throw(kind.__new__(kind, "a secret")))
+    assert code(train(node)) is next(MEANS[base] for base in kind.__mro__ if base in MEANS)
