@@ -118,7 +118,7 @@ def test_the_noise_of_each_question_is_as_its_share_says_and_together_they_are_o
     whitened = []
     for question, share, drawn in zip(questions, shares, noise(questions, sigma, shares), strict=True):
         expected = sigma * math.sqrt(sum(shares) / share) * question.mark * math.sqrt(question.size)
-        assert abs(drawn.std() / expected - 1.0) < 4.2 / math.sqrt(2.0 * len(drawn))
+        assert drawn.all() and abs(drawn.std() / expected - 1.0) < 4.2 / math.sqrt(2.0 * len(drawn))
         whitened.append(drawn / expected)
     assert p_of_normal(np.concatenate(whitened)) > 1e-4
 
