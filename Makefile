@@ -48,8 +48,8 @@ test-all: $(VENV)/.installed-test
 # What touches Flower, under the oldest and the newest of its versions that fedprivacy works with. Each has an environment
 # with that Flower and what it alone needs; the rest is .venv's.
 FLOWERS ?= 1.41.0 1.42.0
-FLOWER_TESTS ?= tests/test_architecture.py tests/flower tests/server $(addprefix tests/deploy/test_,app.py releases.py \
-    inspection.py relay.py submission.py superlink.py deploy_demo.py incidents.py flwr_run.py)
+FLOWER_TESTS ?= tests/test_architecture.py tests/flower tests/server $(addprefix tests/deploy/test_,app.py inspection.py \
+    programs.py submission.py deploy_demo.py incidents.py flwr_run.py)
 
 $(VENV)/flowers/%/.installed: $(VENV)/.installed-test
 	$(BIN)/python -m venv --clear $(@D)

@@ -1,10 +1,11 @@
 """Every promise has a quick witness and an exhaustive one, and lanes and slices are what they say."""
 
 import importlib
+import re
 
 import pytest
 
-from tests.house import promises
+from tests.house import ROOT, promises
 
 NO_SETTING = "the tests notice when one of these breaks"
 """The promise of the suite itself: its exhaustive witness is a command."""
@@ -88,6 +89,16 @@ def collected(folder, *options):
     alone = (f"--rootdir={folder}", "--noconftest", "--import-mode=importlib", "--hypothesis-profile=suite")
     pytest.main(["-p", "tests.lanes", "--collect-only", "--quiet", *alone, *options, str(file)], plugins=[seen])
     return seen.names
+
+
+def test_the_tests_that_the_makefile_and_the_ci_run_by_name_are_there():
+    text = "".join((ROOT / name).read_text() for name in ("Makefile", ".ci/run")).replace("\\\n", " ")
+    lists = re.findall(r"\(addprefix (tests/\S+?),([^)]*)\)", text)
+    named = {
+        *re.findall(r"\btests/[\w/]+\.py", text),
+        *(start + each for start, names in lists for each in names.split()),
+    }
+    assert len(named) > 20 and [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.exhaustive
