@@ -207,6 +207,7 @@ def _without_epsilon(spent):
 
 
 def test_a_budget_that_ends_between_two_readings_leaves_nothing_though_nobody_writes(url, clock):
+    accountant_of(url, ["late"], "another").grant(Attempt("another", 1), {"late": 7})
     run = accountant_of(url, ["a", "b"])
     run.spent()
     Ledger(url).set_budget("a", BUDGET, clock.now + datetime.timedelta(days=2), "until the study ends")
@@ -217,7 +218,6 @@ def test_a_budget_that_ends_between_two_readings_leaves_nothing_though_nobody_wr
     assert run.spent().exhausted == ("a",)
     Ledger(url).set_budget("a", BUDGET, None, "prolonged")
     assert run.spent().exhausted == ()
-    accountant_of(url, ["late"], "another").grant(Attempt("another", 1), {"late": 7})
     run.enrol({"late": "late"}, {"late": OTHER})  # a client that joins later is read with what it spent before
     assert run.spent()["late"].steps == 7
 
