@@ -77,6 +77,14 @@ def test_a_fan_has_its_quantiles_and_the_lines_at_its_edges():
     assert {row["budget"] for row in found} == {None}
 
 
+def test_the_rounds_in_which_clients_of_a_fan_were_exhausted_are_marked_at_their_epsilon():
+    history, first = unlike(30, rounds=20, quota=12), {}
+    for record in history.rounds:
+        for client_id in record.exhausted:
+            first.setdefault(client_id, (record.round, record.spent[client_id].epsilon))
+    assert len(first) > 1 and set(history.series().turns) == set(first.values())
+
+
 def test_audits_with_their_verdict_and_a_time_that_people_read():
     audit = AuditResult(0.0, "canaries", "", 1.23456789, 0.95, math.inf, 1e-5, "PLD", "server")
     told = [observations.audit_rows([replace(audit, upper=upper)])[0] for upper in (math.inf, 1.23456789, 1.0)]

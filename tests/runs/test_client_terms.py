@@ -28,7 +28,7 @@ def plan_with(tmp_path, *lines, **settings):
 
 
 def test_json_says_the_same_and_so_does_a_mapping(tmp_path):
-    file = table(tmp_path, "client,epsilon,sampling_rate", "client-0,1,0.25", "client-1,inf,")
+    file = table(tmp_path, "epsilon, client ,sampling-rate", "1,client-0,0.25", " inf, client-1 ,")
     mapping = {"client-0": {"epsilon": 1, "sampling_rate": 0.25}, "client-1": {"epsilon": math.inf}}
     own = [
         [(row["epsilon_by_round"][-1], row["budget"]) for row in fp.plan(Blobs(), client_terms=given, **rest).clients]

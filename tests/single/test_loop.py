@@ -34,6 +34,21 @@ def by_hand(optimizer, schedule=None, rates=None):
     return flat(model)
 
 
+@pytest.mark.parametrize(
+    ("name", "of_torch", "settings"),
+    [
+        ("sgd", torch.optim.SGD, {"momentum": 0.9}),
+        ("adam", torch.optim.Adam, {"learning_rate": 0.1}),
+        ("adamw", torch.optim.AdamW, {"learning_rate": 0.1, "weight_decay": 0.2}),
+    ],
+)
+def test_a_named_optimiser_is_torch_s_with_the_settings_that_are_given(name, of_torch, settings):
+    rate = settings.get("learning_rate", 0.5)
+    others = {setting: value for setting, value in settings.items() if setting != "learning_rate"}
+    trained = train(optimizer=name, seed=1, **settings).model
+    assert torch.equal(flat(trained), by_hand(partial(of_torch, lr=rate, **others)))
+
+
 def test_any_torch_optimiser_is_taken_as_a_factory_or_as_it_is():
     model = new_model()
     made = train(model, optimizer=torch.optim.RMSprop(model.parameters(), lr=0.1), seed=1)
