@@ -17,7 +17,7 @@ import time
 
 import pytest
 
-BUDGETS = {"quick": 72, "full": 280, "ci": 420}
+BUDGETS = {"quick": 64, "full": 280, "ci": 420}
 """Units that `make test`, the larger part of `make test-all` and the whole of `.ci/run` may take, on two cores."""
 
 TOO_LONG = 1.25
