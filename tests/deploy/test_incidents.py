@@ -181,7 +181,7 @@ def test_a_hospital_s_own_receipts_say_which_program_it_ran(operated):
     issuer = server_public_key(server_key(operated.server / "signing.key"))
     for certificate in certify(Ledger(f"sqlite:///{operated.ledger}"), (), issuer):
         assert [(ran["software"], ran["digest"]) for ran in certificate.client_ran] == [software()]
-        assert certificate.client_ran[0]["charges"] == certificate.receipts == 2
+        assert certificate.client_ran[0]["charges"] == certificate.receipts >= 2
 
 
 @pytest.mark.usefixtures("stalled")

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import closing
 
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.journal import sign_head
@@ -38,4 +39,7 @@ class Host:
 
     def check(self, ledger):
         url = self.url(ledger)
-        check_witnesses(Ledger(url, create=False) if Ledger.exists(url) else None, url, self.runs)
+        if not Ledger.exists(url):
+            return check_witnesses(None, url, self.runs)
+        with closing(Ledger(url, create=False)) as opened:  # else SQLite may still write what a copy has replaced
+            return check_witnesses(opened, url, self.runs)
