@@ -1,4 +1,4 @@
-"""What a run promises is stated wherever it is shown: for records, for clients as a whole, or nothing at all."""
+"""A run's promise is stated wherever it is shown: for records, for clients as a whole, or nothing at all."""
 
 import html
 import re

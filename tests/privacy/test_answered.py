@@ -1,4 +1,4 @@
-"""What leaves a client depends on its records only where a grant was charged, and no log of the server's holds a value.
+"""All that leaves a client depends on its records only where a grant was charged, and the server's logs hold no value.
 
 On real hosts: `tests/deploy/test_wheel.py`.
 """

@@ -1,4 +1,4 @@
-"""What a client added and who joined, read from its releases: at each step, in each layer, for each way of clipping."""
+"""Noise and sample of a client, read from its releases: at each step, in each layer, for each way of clipping."""
 
 import itertools
 import math

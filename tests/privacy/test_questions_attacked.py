@@ -338,8 +338,8 @@ def test_a_server_takes_no_answer_to_another_question(tmp_path):
     kept = {"ledger": str(tmp_path / "ledger.db"), "signing-key": str(tmp_path / "server.key")}
     plan = QuestionPlan.of(settings | kept, TABLED)
     grid = Forgetful(plan, tmp_path)
-    for context in grid._contexts.values():
-        context.node_config.update(ANSWERS_ALL)
+    for name in grid.names.values():
+        grid.node(name).update(ANSWERS_ALL)
     done = ask_clients(grid, plan, Questionnaire((COUNT,)))
     assert set(done.failures.values()) == {"receipt-of-another-update"}
     assert not done.told and done.spent["hospital-0"].steps == 1

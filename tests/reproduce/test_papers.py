@@ -1,4 +1,4 @@
-"""What each reproduction trains on, and short runs that keep their budgets; the goals are those of the command."""
+"""Data of each reproduction, and short runs that keep their budgets; the goals are those of the command."""
 
 import math
 from dataclasses import replace

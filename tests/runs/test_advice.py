@@ -1,4 +1,4 @@
-"""What is advised before anything is spent.
+"""Advice that is given before anything is spent.
 
 Settings that make one algorithm another are said to, and really do; a delta that promises nothing is said to be one,
 by public sizes alone.

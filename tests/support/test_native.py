@@ -1,4 +1,4 @@
-"""What a process gets from libraries and Linux: freed memory stays, threads that wait sleep, and limits count."""
+"""Libraries and Linux serve a process as they should: freed memory stays, waiting threads sleep, and limits count."""
 
 import re
 import resource
