@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from benchmarks.gradient_models import CLIPPING_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Problem
 from benchmarks.measure import Mark, Step
 from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.gradients.layout import cut
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.mechanisms.keystream import Keystream, Position
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -48,6 +49,11 @@ class OurStep:
     def method(self) -> str:
         """How the engine computes gradients."""
         return self._engine.method
+
+    @property
+    def rows(self) -> int:
+        """How many rows a step computes, those that fill parts up included; known after the first step."""
+        return sum(part.size for part in cut(len(self._problem.inputs), self._engine.sizes))
 
     def __call__(self, mark: Mark) -> None:
         """Take one step."""

@@ -115,7 +115,7 @@ def breakdown(name: str, rounds: int) -> Breakdown:
     def watch(_: Mark) -> None:
         clock = Watch()
         with ExitStack() as watching:
-            for owner, attribute, call in _watched_by(clock):
+            for owner, attribute, call in watched_by(clock):
                 watching.enter_context(patch.object(owner, attribute, call))
             clock.run(take)
         watched.append(clock)
@@ -145,7 +145,7 @@ def _client(name: str) -> Callable[[], None]:
     return take
 
 
-def _watched_by(clock: Watch) -> Iterator[tuple[object, str, Callable[..., Any]]]:
+def watched_by(clock: Watch) -> Iterator[tuple[object, str, Callable[..., Any]]]:
     """Yield what is replaced while a round is watched: owner, attribute, and what tells the clock."""
     for part, owner, attribute in _spenders():
         yield owner, attribute, clock.over(part, getattr(owner, attribute))

@@ -17,6 +17,7 @@ from fedprivacy.gradients.layout import ONE_ROW, Layout, cut, filled, plain
 from fedprivacy.gradients.methods import Admitted, Obstacle, admit_method, still_apart
 from fedprivacy.gradients.models import Loss, restoring_parameters, trainable_parameters
 from fedprivacy.gradients.pieces import STRETCH, Sized, Sums
+from fedprivacy.gradients.products import on_gpu
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack
@@ -188,14 +189,14 @@ class GradientEngine:
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most)
         if kind == self._prepared:
             return
-        loss = with_known_classes(self._loss) if inputs.is_cuda else self._loss
+        loss = with_known_classes(self._loss) if on_gpu(inputs) else self._loss
         with undisturbed, self._as_made() as parameters, in_range(inputs):
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
             self._company = self.layout.make_records(probe)
             self._admitted = admit_method(
                 self.model, loss, probe, autocast=self._autocast, layout=self.layout, max_memory=self._max_memory
             )
-            self._looks_up = inputs.is_cuda and (self._admitted.alone or self._model_looks_up(probe))
+            self._looks_up = on_gpu(inputs) and (self._admitted.alone or self._model_looks_up(probe))
             with torch.no_grad(), computing_with(self._admitted.threads):
                 self._admitted = replace(self._admitted, sizes=self._sizes_that_fit(probe))
             if self._admitted.threads < most:
@@ -270,7 +271,7 @@ class GradientEngine:
         self._forget_if_changed()
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype)
         if kind not in self._stacks:
-            stackable = self.layout == ONE_ROW and self._autocast is None and not inputs.is_cuda
+            stackable = self.layout == ONE_ROW and self._autocast is None and not on_gpu(inputs)
             with undisturbed, self._as_made():
                 found = admitted_stack(self.model, self._loss, self._clipping, inputs, targets) if stackable else None
             self._stacks[kind] = found

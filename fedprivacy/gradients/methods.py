@@ -37,7 +37,7 @@ from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import WHOLE, Layout, sizes_up_to, with_small
 from fedprivacy.gradients.models import InPlaceError, Loss, LossShapeError, UnsupportedModelError, checked_losses
 from fedprivacy.gradients.pieces import Sized
-from fedprivacy.gradients.products import one_row_at_a_time
+from fedprivacy.gradients.products import on_gpu, one_row_at_a_time
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.rules import Rule, opaque, rule_for
 from fedprivacy.gradients.selfcheck import (
@@ -318,7 +318,7 @@ def admit_method(
             log.debug("Gradients are not computed by %s: %s", kind.name, reason)
             refused.append(_refusal(kind.name, reason))
             if kind is not Program or isinstance(reason, PlaceError):  # other reasons concern chains alone
-                obstacle = obstacle or obstacle_of(reason, on_gpu=probe[0].is_cuda)
+                obstacle = obstacle or obstacle_of(reason, on_gpu=on_gpu(probe[0]))
     raise UnsupportedModelError(
         "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
         "the next. Leave dropout out, and compute everything anew in every forward pass."
@@ -368,15 +368,15 @@ def _in_portions(
     half: bool,
 ) -> Admitted:
     """Find the sizes of parts in which the method keeps records apart; raise if there is none."""
-    on_gpu = probe[0].is_cuda
-    kept_bytes = (max_memory or (_ON_GPU if on_gpu else _MODERATE)) // 2
+    gpu = on_gpu(probe[0])
+    kept_bytes = (max_memory or (_ON_GPU if gpu else _MODERATE)) // 2
     pieces = method.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
     held = probe[0].nbytes + method.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = (held // PROBES + 1) * layout.each
-    largest = _fastest(each, max_memory, on_gpu=on_gpu)
+    largest = _fastest(each, max_memory, on_gpu=gpu)
     least = 2 * WHOLE if half else WHOLE  # half precision needs larger multiples
-    small = each >= _COSTLY and not half and not on_gpu
-    threads = 1 if largest >= WHOLE and not on_gpu else torch.get_num_threads()
+    small = each >= _COSTLY and not half and not gpu
+    threads = 1 if largest >= WHOLE and not gpu else torch.get_num_threads()
     of_records = average_rows(method, layout)
     if isinstance(method, Loop):
         return Admitted(of_records, (min(largest, WHOLE),), kept_bytes, threads, alone=True)
@@ -423,7 +423,7 @@ def _apart(
                 raise
             method = SingleRows(chosen.method)
             refused = (_refusal(chosen.method.name, reason),)
-            obstacle = obstacle_of(reason, on_gpu=records[0].is_cuda)
+            obstacle = obstacle_of(reason, on_gpu=on_gpu(records[0]))
             return replace(chosen, method=method, sizes=sizes_of(method), obstacle=obstacle, refused=refused)
 
 

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from fedprivacy.gradients.products import on_gpu
+
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [batch, ...], targets [batch, ...]) -> one loss for each record, shape [batch]."""
 
@@ -46,7 +48,7 @@ def gradient_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
     known = _is_cross_entropy(loss)
 
     def gradient(outputs: Tensor, targets: Tensor) -> Tensor:
-        if known and outputs.dim() == 2 and targets.dtype == torch.int64 and not outputs.is_cuda:
+        if known and outputs.dim() == 2 and targets.dtype == torch.int64 and not on_gpu(outputs):
             probabilities = outputs.softmax(1)
             return probabilities.scatter_add_(1, targets.unsqueeze(1), probabilities.new_full((len(targets), 1), -1.0))
         with torch.enable_grad():

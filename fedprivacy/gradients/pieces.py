@@ -24,7 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedprivacy.gradients.products import align, summed_outer
+from fedprivacy.gradients.products import align, on_gpu, summed_outer
 
 Writer = Callable[[int, int], "Written"]
 """(start, stop) -> the written gradients of records start to stop."""
@@ -266,7 +266,7 @@ class TableRows(Piece):
 
 def _add_rows(rows: Tensor, places: Tensor, terms: Tensor) -> Tensor:
     """Add terms [n, ...] to the rows at `places` [n], in the order of the terms; a GPU's `index_add_` has none."""
-    if rows.is_cuda:
+    if on_gpu(rows):
         return rows.index_put_((places,), terms, accumulate=True)
     return rows.index_add_(0, places, terms)
 
@@ -330,7 +330,7 @@ def _factor_norms(rows: Tensor) -> Tensor:
 
     Each norm, and the precision of its computation, is a function of its own row alone.
     """
-    if rows.is_cuda:  # no branch on a value there
+    if on_gpu(rows):  # no branch on a value there
         norms: Tensor = torch.linalg.vector_norm(align(rows), dim=1, dtype=torch.float64)
         return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
     norms = row_norms(rows).double()

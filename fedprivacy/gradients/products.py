@@ -27,6 +27,23 @@ LANES = 16
 _READ_AT_ONCE = 4
 """Largest number of values that a GPU's kernel reads at once."""
 
+_as_on_gpu: ContextVar[bool] = ContextVar("as on a GPU", default=False)
+
+
+def on_gpu(tensor: Tensor) -> bool:
+    """Return whether computations with a tensor take the ways that are made for a GPU."""
+    return tensor.is_cuda or _as_on_gpu.get()
+
+
+@contextmanager
+def as_on_gpu() -> Iterator[None]:
+    """Let this thread compute on a CPU as on a GPU: for tests, and to count launches."""
+    before = _as_on_gpu.set(True)
+    try:
+        yield
+    finally:
+        _as_on_gpu.reset(before)
+
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `torch.nn.functional.linear`, [..., d] to [..., p], with a backward pass through autograd."""
@@ -92,7 +109,7 @@ def align(rows: Tensor) -> Tensor:
     A GPU's kernel that sums a row adds the numbers before the first such address by themselves, so that the order of
     the sum would depend on the row's place.
     """
-    missing = -rows.shape[-1] % _READ_AT_ONCE if rows.is_cuda else 0
+    missing = -rows.shape[-1] % _READ_AT_ONCE if on_gpu(rows) else 0
     return functional.pad(rows, (0, missing)) if missing else rows
 
 

@@ -21,7 +21,7 @@ from torch.nn import functional
 from fedprivacy.gradients.layout import WHOLE, filled
 from fedprivacy.gradients.models import Loss, gradient_of
 from fedprivacy.gradients.pieces import Part, Piece, Sized
-from fedprivacy.gradients.products import linear, times
+from fedprivacy.gradients.products import linear, on_gpu, times
 from fedprivacy.gradients.rules.convolution import (
     Convolution,
     channels_last,
@@ -135,7 +135,7 @@ def _tanh(inputs: Tensor, *, out: Tensor) -> Tensor:
 
     Numpy uses one thread; torch's kernel is faster with many.
     """
-    if inputs.is_cuda or inputs.dtype != torch.float32 or torch.get_num_threads() > _NUMPY_IS_FASTER:
+    if on_gpu(inputs) or inputs.dtype != torch.float32 or torch.get_num_threads() > _NUMPY_IS_FASTER:
         return torch.tanh(inputs, out=out)
     np.tanh(inputs.detach().numpy(), out=out.numpy())
     return out

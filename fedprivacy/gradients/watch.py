@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedprivacy.gradients.layout import WHOLE
 from fedprivacy.gradients.models import Loss
+from fedprivacy.gradients.products import on_gpu
 from fedprivacy.gradients.selfcheck import DisagreementError
 
 _aten = torch.ops.aten
@@ -210,7 +211,7 @@ def _lookups(name: str, args: Sequence[Any]) -> Iterator[tuple[Tensor, range, in
 
 def in_range(tensor: Tensor) -> AbstractContextManager[object]:
     """Return the mode for computations on the device of `tensor`: a CPU's kernels need none."""
-    return IndicesInRange() if tensor.is_cuda else nullcontext()
+    return IndicesInRange() if on_gpu(tensor) else nullcontext()
 
 
 def with_known_classes(loss: Loss) -> Loss:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedprivacy.gradients.pieces import Piece, Written, power_of_two, written_or_not
-from fedprivacy.gradients.products import align
+from fedprivacy.gradients.products import align, on_gpu
 from fedprivacy.gradients.tape import Tape
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
@@ -73,7 +73,7 @@ def convolution_bias(gradient: Tensor) -> Piece:
 
 def faster_with_channels_last(layer: Convolution) -> bool:
     """Return whether a layer is faster on images whose channels come last: on a CPU, if channels fill its vectors."""
-    if not isinstance(layer, nn.Conv2d) or layer.weight.is_cuda:
+    if not isinstance(layer, nn.Conv2d) or on_gpu(layer.weight):
         return False
     return layer.out_channels % _LANES == 0 and (layer.in_channels % _LANES == 0 or layer.in_channels <= _COLOURS)
 
@@ -114,7 +114,7 @@ def _by_patches(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
     gradients = _by_position(gradient)
     written = gradient.new_empty(records, out_channels, layer.weight[0].numel())
     chunk = max(1, _PATCHES_IN_FLIGHT // patches[0].numel())
-    if inputs.is_cuda:
+    if on_gpu(inputs):
         chunk = power_of_two(_ON_GPU // patches[0].numel())  # in a chunk of its own size a row would have other bits
     scratch = gradient.new_empty(min(chunk, records), *patches.shape[1:])
     for start in range(0, records, chunk):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedprivacy.gradients.products import on_gpu
 from fedprivacy.gradients.tape import Tape
 
 _LARGEST_KERNEL = 3
@@ -34,7 +35,7 @@ def shifts(layer: nn.MaxPool2d, inputs: Tensor) -> tuple[Window, Window] | None:
     kernel, stride = _pair(layer.kernel_size), _pair(layer.stride)
     plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
     plain = plain and not layer.ceil_mode and not layer.return_indices and inputs.dim() == 4
-    if not plain or max(kernel) > _LARGEST_KERNEL or inputs.device.type != "cpu":
+    if not plain or max(kernel) > _LARGEST_KERNEL or inputs.device.type != "cpu" or on_gpu(inputs):
         return None
     return (3, kernel[1], stride[1]), (2, kernel[0], stride[0])
 

@@ -1,0 +1,181 @@
+"""How many kernels a training step launches, how often it waits for a value, and how many rows it computes.
+
+    python -m benchmarks.launches [--models lr-256,mlp-1024] [--parts] [--json]
+
+On a GPU a small model's step takes as long as its launches, whatever the arithmetic. These can be counted without one:
+they are torch's operations, but for views and empty memory. A wait is an operation whose result the host must have
+before it goes on. Counted are a step of ours as a CPU computes it, and as a GPU would (`products.as_on_gpu`); the step
+without privacy; and the least of Opacus' modes. The numbers are exact, and the same on every machine with one version
+of torch. Needs the `bench` extra for Opacus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from benchmarks import where
+from benchmarks.gradient_models import NAMES, Problem, problem
+from benchmarks.gradient_steps import OurStep, nonprivate_step
+from benchmarks.measure import Step, nothing
+from benchmarks.peers_opacus import MODES, opacus_step
+from fedprivacy.gradients.products import as_on_gpu
+from fedprivacy.gradients.surroundings import undisturbed
+from fedprivacy.gradients.watch import Watch
+from fedprivacy.mechanisms import gaussian_sum
+from fedprivacy.mechanisms.lattice_noise import add_lattice_noise_on_device
+
+_WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_select", "_unique2", "unique_dim")
+_ON_HOST = ("cpu", "tolist")
+"""Methods of a tensor with which the host waits for a GPU, and which a CPU does without an operation."""
+
+_NO_KERNEL = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh")
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """What one step launches.
+
+    Attributes:
+        launches: operations that compute something.
+        waits: those whose result the host reads.
+        rows: computed for each record; 1.0 where nothing is filled up.
+        parts: launches of each part of a step that has any; empty of the others' steps.
+    """
+
+    launches: int
+    waits: int
+    rows: float = 1.0
+    parts: Mapping[str, int] | None = None
+
+
+class Counting(Watch, where.Watch):
+    """Counts operations instead of time, for one part of a step at a time."""
+
+    def __init__(self) -> None:
+        Watch.__init__(self)
+        self.launches, self.waits, self._part = Counter[str](), 0, where.REST
+
+    def go(self, part: str) -> str:
+        """Count for a part from now on; return the one before."""
+        before, self._part = self._part, part
+        return before
+
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        name = func.overloadpacket.__name__
+        self.waits += name in _WAITS
+        self.launches[self._part] += not (func.is_view or name in _NO_KERNEL)
+        return func(*args, **kwargs)
+
+
+def of_step(step: Step, *, on_gpu: bool = False) -> Launches:
+    """Count what a step launches once it is steady: the third of three."""
+    counting = Counting()
+    with ExitStack() as around:
+        if on_gpu:
+            around.enter_context(as_on_gpu())
+            around.enter_context(patch.object(gaussian_sum, "add_lattice_noise", add_lattice_noise_on_device))
+        around.enter_context(_reads_counted(counting))
+        for owner, attribute, call in where.watched_by(counting):
+            around.enter_context(patch.object(owner, attribute, call))
+        step(nothing)
+        step(nothing)
+        counting.waits = 0
+        with undisturbed, counting:  # the engine sets aside what it meets when it enters, and this is within it
+            step(nothing)
+    return Launches(counting.launches.total(), counting.waits, parts={k: n for k, n in counting.launches.items() if n})
+
+
+@contextmanager
+def _reads_counted(counting: Counting) -> Iterator[None]:
+    """Count a read of a whole tensor by the host as a wait."""
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def read(tensor: Tensor, *arguments: Any, **options: Any) -> Any:
+            counting.waits += 1
+            return method(tensor, *arguments, **options)
+
+        return read
+
+    with ExitStack() as around:
+        for name in _ON_HOST:
+            around.enter_context(patch.object(Tensor, name, counted(getattr(Tensor, name))))
+        yield
+
+
+def of_model(given: Problem) -> dict[str, Launches]:
+    """Count the launches of each contender on one problem."""
+    found = {}
+    for name, on_gpu in (("ours", False), ("ours on a GPU", True)):
+        step = OurStep(given)
+        counted = of_step(step, on_gpu=on_gpu)
+        found[name] = Launches(counted.launches, counted.waits, step.rows / len(given.inputs), counted.parts)
+    found["without privacy"] = of_step(nonprivate_step(given))
+    peers = []
+    for mode in MODES:
+        try:
+            peers.append(of_step(opacus_step(given, mode)))
+        except Exception:  # a mode that does not know the model
+            continue
+    if peers:
+        found["Opacus' least"] = min(peers, key=lambda counted: counted.launches)
+    return found
+
+
+def report(models: Mapping[str, Mapping[str, Launches]], console: Console) -> None:
+    """Print the launches, waits and rows of every model."""
+    contenders = list(dict.fromkeys(name for found in models.values() for name in found))
+    table = Table("model", *contenders, box=box.SIMPLE_HEAD)
+    for name, found in models.items():
+        table.add_row(name, *(_in_words(found.get(contender)) for contender in contenders))
+    console.print(table)
+    console.print("Launches; waits; rows computed for each record, where rows are filled up.")
+
+
+def report_parts(models: Mapping[str, Mapping[str, Launches]], contender: str, console: Console) -> None:
+    """Print a contender's launches by part."""
+    table = Table(f"part, {contender}", *models, box=box.SIMPLE_HEAD)
+    for part in where.PARTS:
+        table.add_row(part, *(str((found[contender].parts or {}).get(part, "")) for found in models.values()))
+    console.print(table)
+
+
+def _in_words(counted: Launches | None) -> str:
+    if counted is None:
+        return ""
+    waits = f"; {counted.waits}" if counted.waits else ""
+    return f"{counted.launches:,}{waits}" + (f"; {counted.rows:.2f}" if counted.rows > 1.0 else "")
+
+
+def main() -> None:
+    """Count and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default=",".join(NAMES))
+    parser.add_argument("--parts", action="store_true", help="ours by part, too")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {name: of_model(problem(name, torch.device("cpu"))) for name in asked.models.split(",")}
+    if asked.json:
+        print(json.dumps({name: {k: asdict(v) for k, v in each.items()} for name, each in found.items()}))
+        return
+    console = Console()
+    report(found, console)
+    for contender in ("ours", "ours on a GPU") if asked.parts else ():
+        report_parts(found, contender, console)
+
+
+if __name__ == "__main__":
+    main()
