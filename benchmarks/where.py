@@ -172,9 +172,7 @@ def _spenders() -> Iterator[tuple[str, object, str]]:
         yield BACKWARD, method, "pieces"
     for kind in _kinds(program.Operation, "piece"):
         yield GRADIENTS, kind, "piece"
-    for kind in _kinds(pieces.Piece, "norms"):
-        yield NORMS, kind, "norms"
-    yield NORMS, GradientEngine, "_by_group"
+    yield NORMS, engine, "squared_norms"
     for kind in _kinds(pieces.Piece, "add_weighted_sum"):
         yield SUMS, kind, "add_weighted_sum"
     yield SUMS, GradientEngine, "_add"

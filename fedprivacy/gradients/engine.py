@@ -16,7 +16,7 @@ from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.layout import ONE_ROW, Layout, cut, filled, plain
 from fedprivacy.gradients.methods import Admitted, Obstacle, admit_method, still_apart
 from fedprivacy.gradients.models import Loss, restoring_parameters, trainable_parameters
-from fedprivacy.gradients.pieces import STRETCH, Sized, Sums
+from fedprivacy.gradients.pieces import STRETCH, Placed, Sums, add_by_halves, squared_norms
 from fedprivacy.gradients.products import on_gpu
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
@@ -71,10 +71,11 @@ class Clipped:
 class _Measured:
     """A part of a batch, before it is clipped."""
 
-    pieces: list[Sized]
-    squared_norms: Tensor  # squared norms of the rows within each group, [groups, rows], float64, finite
+    pieces: list[Placed]
+    squared_norms: Tensor  # squared norms of the rows within each group, [groups, rows], float64
     whole: Tensor  # squared norms of the rows' whole gradients, [rows]
     usable: Tensor | None  # mask of the rows that are records with a finite gradient, bool; None: all
+    finite: bool  # whether the other rows' gradients are finite, too
 
 
 class GradientEngine:
@@ -239,7 +240,7 @@ class GradientEngine:
         besides = [(inputs.clone(), targets.clone()) for _ in range(2)]
         measured = self._finite(inputs, targets, _first(size, inputs))
         if measured is not None:
-            self._add(self._new_sums(inputs.device), measured, 1.0)
+            self._add(self._new_sums(inputs.device), replace(measured, finite=False), 1.0)
         del besides
 
     def _fastest_threads(self, probe: tuple[Tensor, Tensor]) -> int:
@@ -342,8 +343,9 @@ class GradientEngine:
     def _add(self, sums: Sums, part: _Measured, clipping_norm: float) -> None:
         """Clip a part and add it to the sums."""
         scales = self._clipping.scales(part.squared_norms, clipping_norm)
-        by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
-        sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
+        if part.usable is not None:
+            scales = scales.where(part.usable, 0.0)
+        sums.add(part.pieces, scales, self._groups, None if part.finite else part.usable)
 
     def _add_part(
         self, sums: Sums, inputs: Tensor, targets: Tensor, size: int, clipping_norm: float
@@ -413,22 +415,17 @@ class GradientEngine:
         return out_of_memory(error) and not self._admitted.alone
 
     def _finite(self, inputs: Tensor, targets: Tensor, usable: Tensor | None) -> _Measured | None:
-        """Compute pieces and norms of rows that can all be computed."""
-        for _ in range(2):  # once more, where some have no finite gradient
-            pieces = self._pieces(inputs, targets)
-            if not pieces:  # no parameter had any influence
-                return None
-            squared = self._by_group(pieces)
-            whole = squared[0] if len(squared) == 1 else squared.sum(0)
-            if float(whole.max()) <= _LONGEST_SQUARED:  # the maximum is NaN if any is
-                return _Measured(pieces, squared, whole, usable)
-            finite = whole <= _LONGEST_SQUARED
-            usable = finite if usable is None else finite & usable
-            if not bool(usable.any()):
-                break
-            inputs, targets = _filled_up(inputs, targets, usable)
-            del pieces, squared, whole  # before they are computed anew
-        return None
+        """Compute pieces and norms of rows that can all be computed; None if no parameter had any influence."""
+        pieces = self._pieces(inputs, targets)
+        if not pieces:
+            return None
+        groups = [self._groups[part.place] for part, _ in pieces]
+        squared = squared_norms([piece for _, piece in pieces], groups, max(self._groups) + 1)
+        (whole,) = add_by_halves([list(squared.unbind())])
+        if not on_gpu(whole) and float(whole.max()) <= _LONGEST_SQUARED:  # the maximum is NaN if any is
+            return _Measured(pieces, squared, whole, usable, finite=True)
+        finite = whole <= _LONGEST_SQUARED
+        return _Measured(pieces, squared, whole, finite if usable is None else finite & usable, finite=False)
 
     def _computable(self, inputs: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
         """Return which of the candidates, bool [rows], do not make the computation fail, by repeated halving.
@@ -459,21 +456,10 @@ class GradientEngine:
             return False
         return True
 
-    def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
+    def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Placed]:
         """Compute the pieces of the records' gradients."""
         with IndicesInRange() if self._looks_up else nullcontext():
             return self._admitted.method.pieces(inputs, targets, self._admitted.kept_bytes)
-
-    def _by_group(self, pieces: list[Sized]) -> Tensor:
-        """Sum squared norms of the records' gradients by group, shape [groups, batch], float64; always in the same
-        order.
-        """
-        squared = torch.stack([sized.norms.double() for sized in pieces]).square_()
-        groups = max(self._groups) + 1
-        if groups == 1:
-            return reduce(Tensor.add_, squared.unbind()).unsqueeze(0)
-        rows = torch.tensor([self._groups[sized.part.place] for sized in pieces], device=squared.device)
-        return squared.new_zeros(groups, squared.shape[1]).index_add_(0, rows, squared)
 
 
 def _first(records: int, rows: Tensor) -> Tensor:

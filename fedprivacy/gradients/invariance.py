@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedprivacy.gradients.layout import WHOLE, plain, same_bits
 from fedprivacy.gradients.models import restoring_parameters
-from fedprivacy.gradients.pieces import Sized
+from fedprivacy.gradients.pieces import Placed, squared_norms
 from fedprivacy.gradients.selfcheck import DisagreementError, Method, PlaceError
 from fedprivacy.gradients.watch import NothingLeftOver, Watch
 
@@ -179,9 +179,9 @@ def sizes_that_agree(
             inputs = hostile_rows(probe[0], sizes[0], generator, wide=wide)
             records = inputs, hostile_rows(probe[1], sizes[0], generator, wide=False)
             with _products_tried(sizes[0], seed == 0), NothingLeftOver(sizes[0]):
-                whole = method.pieces(*records, kept_bytes)
+                whole = _measured(method, *records, kept_bytes)
             for rows, company in _arrangements(sizes[0], generator):
-                moved = method.pieces(*_rearrange(*records, rows, company), kept_bytes)
+                moved = _measured(method, *_rearrange(*records, rows, company), kept_bytes)
                 if not _same(whole, rows[~company], moved, (~company).nonzero().squeeze(1)):
                     raise PlaceError(f"{method.name} computes a record by its place in the batch")
             agreeing = [s for s in agreeing if _agrees(method, records, whole, s, kept_bytes, first=seed == 0)]
@@ -192,7 +192,7 @@ def sizes_that_agree(
 
 
 def _agrees(
-    method: Method, records: tuple[Tensor, Tensor], whole: list[Sized], size: int, kept_bytes: int, *, first: bool
+    method: Method, records: tuple[Tensor, Tensor], whole: _Measured, size: int, kept_bytes: int, *, first: bool
 ) -> bool:
     """Return whether records have the same gradients in parts of another size: all of them, or a small size's first.
 
@@ -209,7 +209,7 @@ def _agrees(
         inputs, targets = (plain(tensor[rows]) for tensor in records)
         try:
             with _products_tried(size, first and start == 0), nullcontext() if start else NothingLeftOver(size):
-                fewer = method.pieces(inputs, targets, kept_bytes)
+                fewer = _measured(method, inputs, targets, kept_bytes)
         except Exception:  # a size that cannot be computed is none
             return False
         if not _same(whole, rows, fewer, torch.arange(size)):
@@ -222,14 +222,27 @@ def _products_tried(size: int, tried: bool) -> AbstractContextManager[object]:
     return EqualRowsStayEqual(size) if tried else nullcontext()
 
 
-def _same(batch: list[Sized], rows: Tensor, other_batch: list[Sized], other_rows: Tensor) -> bool:
+class _Measured(NamedTuple):
+    """A batch's pieces, and their squared norms [pieces, batch]."""
+
+    pieces: list[Placed]
+    squared: Tensor
+
+
+def _measured(method: Method, inputs: Tensor, targets: Tensor, kept_bytes: int) -> _Measured:
+    placed = method.pieces(inputs, targets, kept_bytes)
+    return _Measured(placed, squared_norms([piece for _, piece in placed], range(len(placed)), len(placed)))
+
+
+def _same(batch: _Measured, rows: Tensor, other_batch: _Measured, other_rows: Tensor) -> bool:
     """Return whether records at `rows` of one batch have the same pieces, bit for bit, as those at `other_rows` of
     another.
     """
-    if [one.part for one in batch] != [other.part for other in other_batch]:
+    if [part for part, _ in batch.pieces] != [part for part, _ in other_batch.pieces]:
         return False
-    for one, other in zip(batch, other_batch, strict=True):
-        mine, theirs = ([sized.norms, *sized.piece.sources] for sized in (one, other))
+    of_each = zip(batch.pieces, batch.squared, other_batch.pieces, other_batch.squared, strict=True)
+    for (_, one), squared, (_, other), other_squared in of_each:
+        mine, theirs = [squared, *one.sources], [other_squared, *other.sources]
         if [t.shape[1:] for t in mine] != [t.shape[1:] for t in theirs]:  # of this size, it is kept in another form
             return False
         if not all(same_bits(a[rows], b[other_rows]) for a, b in zip(mine, theirs, strict=True)):
@@ -237,9 +250,9 @@ def _same(batch: list[Sized], rows: Tensor, other_batch: list[Sized], other_rows
     return True
 
 
-def _alive(whole: list[Sized]) -> bool:
+def _alive(whole: _Measured) -> bool:
     """Return whether at least half of the records have a gradient that is finite and not zero."""
-    squared = torch.stack([one.norms.double().square() for one in whole]).sum(0)
+    squared = whole.squared.sum(0)
     return bool(((squared > 0) & squared.isfinite()).double().mean() >= 0.5)
 
 

@@ -36,7 +36,7 @@ from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import WHOLE, Layout, sizes_up_to, with_small
 from fedprivacy.gradients.models import InPlaceError, Loss, LossShapeError, UnsupportedModelError, checked_losses
-from fedprivacy.gradients.pieces import Sized
+from fedprivacy.gradients.pieces import Placed
 from fedprivacy.gradients.products import on_gpu, one_row_at_a_time
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.rules import Rule, opaque, rule_for
@@ -137,7 +137,7 @@ class SingleRows:
         """Approximate number of bytes that the activations of the last batch took."""
         return self._method.held_bytes
 
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Placed]:
         with one_row_at_a_time():
             return self._method.pieces(inputs, targets, kept_bytes)
 
@@ -169,7 +169,7 @@ class BookKeeping:
         self._proven = False
         self._choose("", model)
 
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Placed]:
         """See `Method`.
 
         Raises:
@@ -243,13 +243,12 @@ class AveragedOverRows:
         """Approximate number of bytes that the activations of the last batch took."""
         return self._of_rows.held_bytes
 
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Placed]:
         """Compute every trained parameter's piece, for targets [batch, ...] or [batch, m, ...]."""
         inputs, targets, weights = self._layout.lay_out(inputs, targets)
         by_record = weights.view(-1, self._layout.each)
         rows = self._of_rows.pieces(inputs, targets, kept_bytes)
-        pieces = [(sized.part, sized.piece.average(by_record, kept_bytes)) for sized in rows]
-        return [Sized(part, piece, piece.norms()) for part, piece in pieces]
+        return [Placed(part, piece.average(by_record, kept_bytes)) for part, piece in rows]
 
 
 _IN_CACHE = 17 * 2**20
@@ -371,7 +370,7 @@ def _in_portions(
     gpu = on_gpu(probe[0])
     kept_bytes = (max_memory or (_ON_GPU if gpu else _MODERATE)) // 2
     pieces = method.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
-    held = probe[0].nbytes + method.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
+    held = probe[0].nbytes + method.held_bytes + sum(piece.kept_bytes for _, piece in pieces)
     each = (held // PROBES + 1) * layout.each
     largest = _fastest(each, max_memory, on_gpu=gpu)
     least = 2 * WHOLE if half else WHOLE  # half precision needs larger multiples

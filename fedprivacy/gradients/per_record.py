@@ -20,7 +20,7 @@ from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import WHOLE, Layout, cut, filled, sizes_up_to
 from fedprivacy.gradients.models import Loss
-from fedprivacy.gradients.pieces import Part, Sized, Written
+from fedprivacy.gradients.pieces import Part, Placed, Written
 from fedprivacy.gradients.products import AlikeProducts, one_row_at_a_time
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.surroundings import Surroundings, computing_with, one_at_a_time, undisturbed
@@ -166,10 +166,10 @@ class _Judged:
     def __init__(self, visible: Results) -> None:
         self._visible = visible
 
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Placed]:
         rows = (result.reshape(len(inputs), -1) for result in self._visible(inputs, targets))
         found = [Written(row if row.is_floating_point() else row.double()) for row in rows]
-        return [Sized(Part(place), piece, piece.norms()) for place, piece in enumerate(found)]
+        return [Placed(Part(place), piece) for place, piece in enumerate(found)]
 
 
 class RecordScores:

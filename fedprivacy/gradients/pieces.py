@@ -10,15 +10,15 @@ piece takes the norm of an expression that cancels and sums another that does no
 **The sums** stay within the mechanism's allowance, however many records there are. Adding many float32 vectors in
 float32 is inexact: by up to the number of records times the rounding of one addition. Here float32 holds the sum of at
 most `BLOCK` records, and float64 the sum of the blocks. The records of a block depend on places in the batch alone, so
-that neighbouring batches differ in few blocks.
+that neighbouring batches differ in few blocks. A GPU adds many stretches of a part at once, each in a lane of its own.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import reduce
+from itertools import groupby, islice
 from typing import NamedTuple
 
 import torch
@@ -46,16 +46,19 @@ STRETCH = 32
 BLOCK = 128
 """Number of records whose gradients are added in float32."""
 
+_LANE_BYTES = 2**30
+"""Maximum number of bytes of the lanes, in which a GPU adds many stretches at once."""
+
 _SMALL_ENTRIES = 4096
-"""Largest number of entries of parameters that are added in float64 directly, which is cheaper than several small
-products.
+"""Largest number of entries of parameters that a processor adds in float64 directly, which is cheaper than several
+small products.
 """
 
 _UNIT64 = 2.0**-52
 """Twice the relative rounding error of one operation in float64."""
 
 _LONGEST_FACTOR = 2.0**64
-"""Longest factor of a finite gradient: scaled down, the other factor would lose digits in float32."""
+"""Longest factor of a finite gradient: scaled down, another factor would lose digits in float32."""
 
 
 class Piece(ABC):
@@ -73,21 +76,25 @@ class Piece(ABC):
         return 0
 
     @abstractmethod
-    def norms(self) -> Tensor:
-        """Return the Euclidean norm of each record's gradient, shape [batch], float32 or float64.
+    def factors(self) -> tuple[Tensor, ...]:
+        """Return one or two tensors [batch, ...]: the norm of a record's gradient is the product of its rows' norms.
 
         It is never below (1 - 2e-5) times the norm of the vector that `add_weighted_sum` adds, and above it by more
         only where terms cancel: the clip relies on it.
         """
 
     @abstractmethod
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
         """Add the sum over consecutive records of weight times gradient to `out`.
 
         Args:
-            weights: weights of these records, shape [n], of the dtype of `out`, in which the sum is computed.
-            out: tensor of shape [*parameter]; changed in place, and rounded once, as by one product.
+            weights: weights of these records, shape [n], of the dtype of `out`, in which the sum is computed; or
+                [lanes, n], for one sum in each lane.
+            out: tensor of shape [*parameter], or [lanes, *parameter]; changed in place, and rounded once, as by one
+                product.
             start: number of the first of these records.
+            counted: mask of the records whose gradient counts, shape [batch], bool: others may be NaN, and add zero
+                whatever their weight; None: all.
         """
 
     @abstractmethod
@@ -110,15 +117,19 @@ class Written(Piece):
     def kept_bytes(self) -> int:
         return self._kept.nbytes
 
-    def norms(self) -> Tensor:
-        return row_norms(self._kept)
+    def factors(self) -> tuple[Tensor, ...]:
+        return (self._kept,)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        rows = _in(out.dtype, _flat(_some(self._kept, weights, start)).t())
-        if self._axes is None:
-            out.view(-1).addmv_(rows, weights)
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
+        rows = _in(out.dtype, _some(_flat(self._kept), weights, start, counted))
+        if self._axes is not None:
+            summed = torch.matmul(weights.unsqueeze(-2), rows).view(*weights.shape[:-1], *self._kept.shape[1:])
+            lanes = weights.dim() - 1
+            out.add_(summed.permute(*range(lanes), *(lanes + axis for axis in self._axes)))
+        elif weights.dim() == 1:
+            out.view(-1).addmv_(rows.t(), weights)
         else:
-            out.add_(torch.mv(rows, weights).view(self._kept.shape[1:]).permute(self._axes))
+            out.view(len(out), 1, -1).baddbmm_(weights.unsqueeze(1), rows)
 
     def gradients(self) -> Tensor:
         return self._kept if self._axes is None else self._kept.permute(0, *(axis + 1 for axis in self._axes))
@@ -134,13 +145,19 @@ class Rewritten(Piece):
         """Take the function that writes, its sources, and the number of records to write at a time, a power of two."""
         self._write, self.sources, self._chunk = write, sources, chunk
 
-    def norms(self) -> Tensor:
-        return torch.cat([self._write(*chunk).norms() for chunk in self._chunks(0, len(self.sources[0]))])
+    def factors(self) -> tuple[Tensor, ...]:
+        chunks = (self._write(*chunk).factors()[0] for chunk in self._chunks(0, len(self.sources[0])))
+        return (torch.cat([row_norms(rows) for rows in chunks]),)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
+        if weights.dim() == 2:
+            for lane, (own, into) in enumerate(zip(weights, out, strict=True)):
+                self.add_weighted_sum(own, into, start + lane * len(own), counted)
+            return
         some = torch.zeros_like(out)
         for first, last in self._chunks(start, start + len(weights)):
-            self._write(first, last).add_weighted_sum(weights[first - start : last - start], some)
+            usable = None if counted is None else counted[first:last]
+            self._write(first, last).add_weighted_sum(weights[first - start : last - start], some, 0, usable)
         out.add_(some)
 
     def gradients(self) -> Tensor:
@@ -167,14 +184,14 @@ class Outer(Piece):
         """Take inputs [batch, d] and output gradients [batch, p]."""
         self.sources = inputs, output_gradients
 
-    def norms(self) -> Tensor:
-        inputs, gradients = self.sources
-        return _factor_norms(inputs) * _factor_norms(gradients)
+    def factors(self) -> tuple[Tensor, ...]:
+        return self.sources
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        inputs, gradients = self.sources
-        scaled = _some(gradients, weights, start) * weights.unsqueeze(1)
-        out.addmm_(_in(out.dtype, scaled.t()), _in(out.dtype, _some(inputs, weights, start)))
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
+        inputs, gradients = (_some(factor, weights, start, counted) for factor in self.sources)
+        scaled = _in(out.dtype, (gradients * weights.unsqueeze(-1)).mT)
+        add = out.addmm_ if weights.dim() == 1 else out.baddbmm_
+        add(scaled, _in(out.dtype, inputs))
 
     def gradients(self) -> Tensor:
         inputs, gradients = self.sources
@@ -199,7 +216,7 @@ class Gram(Piece):
         """Take inputs [batch, positions, d] and output gradients [batch, positions, p]."""
         self.sources = inputs.double(), output_gradients.double()
 
-    def norms(self) -> Tensor:
+    def factors(self) -> tuple[Tensor, ...]:
         inputs, grads = self.sources
         gram = torch.bmm(inputs, inputs.transpose(1, 2)).mul_(torch.bmm(grads, grads.transpose(1, 2)))
         squared = gram.sum((1, 2)).clamp_(min=0.0)
@@ -207,11 +224,12 @@ class Gram(Piece):
         uncancelled = (inputs.norm(dim=2) * grads.norm(dim=2)).sum(1).square_()
         squared.add_(uncancelled, alpha=terms * _UNIT64)
         one, other = inputs.square().sum((1, 2)), grads.square().sum((1, 2))
-        return squared.masked_fill_(torch.maximum(one, other) > _LONGEST_FACTOR**2, torch.inf).sqrt_()
+        return (squared.masked_fill_(torch.maximum(one, other) > _LONGEST_FACTOR**2, torch.inf).sqrt_(),)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        inputs, gradients = (_some(factor, weights, start) for factor in self.sources)
-        out.add_(torch.mm((gradients * weights.view(-1, 1, 1)).flatten(0, 1).t(), inputs.flatten(0, 1)))
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
+        inputs, gradients = (_some(factor, weights, start, counted) for factor in self.sources)
+        scaled = (gradients * weights[..., None, None]).flatten(-3, -2)
+        out.add_(torch.matmul(scaled.mT, inputs.flatten(-3, -2)))
 
     def gradients(self) -> Tensor:
         inputs, gradients = self.sources
@@ -231,44 +249,44 @@ class TableRows(Piece):
 
     def __init__(self, ids: Tensor, gradients: Tensor, table: torch.Size) -> None:
         """Take ids [batch, positions], the gradients of their rows [batch, positions, d] and the table's shape."""
-        self._table = table
-        keys = ids + torch.arange(len(ids), device=ids.device).unsqueeze(1) * table[0]
-        touched, place = torch.unique(keys, return_inverse=True)
-        rows = gradients.new_zeros(len(touched), table[1]).float()
-        self._rows = _add_rows(rows, place.flatten(), gradients.flatten(0, 1).to(rows.dtype))
-        self._record, self._id = touched // table[0], touched % table[0]
-        self.sources = ids, gradients
+        self.sources, self._table = (ids, gradients), table
+        touched, order = ids.sort(dim=1, stable=True)
+        place = torch.zeros_like(ids)  # the number of a row among those that its record touches
+        torch.cumsum(touched[:, 1:] != touched[:, :-1], 1, out=place[:, 1:])
+        record = torch.arange(len(ids), device=ids.device).unsqueeze(1)
+        self._ids = torch.zeros_like(ids).scatter_(1, place, touched)  # zeros at the end, with gradients of zero
+        terms = gradients[record, order].to(torch.promote_types(gradients.dtype, torch.float32))
+        self._rows = torch.zeros_like(terms).index_put_((record, place), terms, accumulate=True)
 
     @property
     def kept_bytes(self) -> int:
         return self._rows.nbytes
 
-    def norms(self) -> Tensor:
-        squared = torch.zeros(len(self.sources[0]), dtype=torch.float64, device=self._rows.device)
-        return _add_rows(squared, self._record, row_norms(self._rows).double().square_()).sqrt_()
+    def factors(self) -> tuple[Tensor, ...]:
+        return (self._rows,)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        bounds = torch.tensor([start, start + len(weights)], device=self._record.device)
-        some = slice(*torch.searchsorted(self._record, bounds).tolist())
-        scaled = self._rows[some].to(out.dtype) * weights[self._record[some] - start].unsqueeze(1)
-        touched, place = torch.unique(self._id[some], return_inverse=True)
-        out.index_add_(0, touched, _add_rows(out.new_zeros(len(touched), self._table[1]), place, scaled))
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
+        scaled = _some(self._rows, weights, start, counted).to(out.dtype) * weights[..., None, None]
+        ids = _some(self._ids, weights, start)
+        if weights.dim() == 2:
+            lane = torch.arange(len(out), device=out.device)[:, None, None]
+            out.index_put_((lane, ids), scaled, accumulate=True)
+        elif on_gpu(out):
+            out.index_put_((ids,), scaled, accumulate=True)
+        else:
+            touched, place = torch.unique(ids, return_inverse=True)
+            summed = out.new_zeros(len(touched), self._table[1])
+            out.index_add_(0, touched, summed.index_add_(0, place.flatten(), scaled.flatten(0, 1)))
 
     def gradients(self) -> Tensor:
-        written = self._rows.new_zeros(len(self.sources[0]), *self._table)
-        return written.index_put_((self._record, self._id), self._rows)
+        written = self._rows.new_zeros(len(self._ids), *self._table)
+        record = torch.arange(len(self._ids), device=self._ids.device).unsqueeze(1)
+        return written.index_put_((record, self._ids), self._rows, accumulate=True)
 
     def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         ids, gradients = (source.unflatten(0, (-1, weights.shape[1])) for source in self.sources)
         weighted = gradients * weights.to(gradients.dtype)[..., None, None]
         return TableRows(ids.flatten(1, 2), weighted.flatten(1, 2), self._table)
-
-
-def _add_rows(rows: Tensor, places: Tensor, terms: Tensor) -> Tensor:
-    """Add terms [n, ...] to the rows at `places` [n], in the order of the terms; a GPU's `index_add_` has none."""
-    if on_gpu(rows):
-        return rows.index_put_((places,), terms, accumulate=True)
-    return rows.index_add_(0, places, terms)
 
 
 def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) -> Piece:
@@ -325,18 +343,54 @@ def _weigh_rows(rows: Tensor, weights: Tensor) -> Tensor:
     return (by_record * scales).sum(1)
 
 
-def _factor_norms(rows: Tensor) -> Tensor:
-    """Return norms [batch] of rows [batch, n], float64, accurate to 1e-6 however small they are.
+def squared_norms(pieces: Sequence[Piece], groups: Sequence[int], number: int) -> Tensor:
+    """Sum the squared norms of the records' gradients by group.
+
+    Args:
+        pieces: at least one; all of the same records.
+        groups: group of each piece, from 0.
+        number: number of groups; one without a piece has norms of zero.
+
+    Returns:
+        Shape [number, batch], float64. Each is a function of its own record's rows alone. It is infinite or NaN where a
+        factor is longer than `_LONGEST_FACTOR`, or not finite.
+    """
+    factors = [piece.factors() for piece in pieces]
+    rows = {id(one): one for own in factors for one in own}  # a bias has a factor of its weight: it is read once
+    squared = dict(zip(rows, _norms(list(rows.values())).square_().unbind(), strict=True))
+    by_group = [list[Tensor]() for _ in range(number)]
+    pairs = [(squared[id(own[0])], squared[id(own[1])]) for own in factors if len(own) == 2]
+    products = iter(torch._foreach_mul(*map(list, zip(*pairs, strict=True))) if pairs else ())
+    for own, group in zip(factors, groups, strict=True):
+        by_group[group].append(squared[id(own[0])] if len(own) == 1 else next(products))
+    return torch.stack(add_by_halves([own or [torch.zeros_like(squared[id(factors[0][0])])] for own in by_group]))
+
+
+def add_by_halves(groups: list[list[Tensor]]) -> list[Tensor]:
+    """Add the tensors of each group, all of one shape, by few operations that treat all elements alike."""
+    while any(len(group) > 1 for group in groups):
+        first = [term for group in groups for term in group[: len(group) // 2]]
+        last = [term for group in groups for term in group[-(-len(group) // 2) :]]
+        sums = iter(torch._foreach_add(first, last))
+        groups = [[*islice(sums, len(own) // 2), *own[len(own) // 2 : -(-len(own) // 2)]] for own in groups]
+    return [group[0] for group in groups]
+
+
+def _norms(factors: Sequence[Tensor]) -> Tensor:
+    """Return norms of rows, shape [factors, batch], float64, accurate to 2e-5 however small they are.
 
     Each norm, and the precision of its computation, is a function of its own row alone.
     """
-    if on_gpu(rows):  # no branch on a value there
-        norms: Tensor = torch.linalg.vector_norm(align(rows), dim=1, dtype=torch.float64)
+    if on_gpu(factors[0]):  # no branch on a value there
+        rows = (align(_flat(factor)) for factor in factors)
+        norms = torch.stack([torch.linalg.vector_norm(own, dim=1, dtype=torch.float64) for own in rows])
         return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
-    norms = row_norms(rows).double()
+    norms = torch.stack([row_norms(factor) for factor in factors]).double()
     least, most = torch.aminmax(norms)  # NaN if one of them is NaN
     if not float(least) > _SMALLEST_SURE_NORM:
-        norms = torch.where(norms > _SMALLEST_SURE_NORM, norms, row_norms(rows.double()))
+        for factor, own in zip(factors, norms, strict=True):
+            if not float(own.min()) > _SMALLEST_SURE_NORM:
+                own.copy_(torch.where(own > _SMALLEST_SURE_NORM, own, row_norms(factor.double())))
     return norms if float(most) <= _LONGEST_FACTOR else norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
 
 
@@ -359,9 +413,17 @@ def _flat(rows: Tensor) -> Tensor:
     return rows.unsqueeze(1) if rows.dim() == 1 else rows if rows.dim() == 2 else rows.flatten(1)
 
 
-def _some(rows: Tensor, weights: Tensor, start: int) -> Tensor:
-    """Return the rows from `start` on that have weights. (The test for all rows saves torch two microseconds.)"""
-    return rows if weights.shape[0] == rows.shape[0] else rows[start : start + weights.shape[0]]
+def _some(rows: Tensor, weights: Tensor, start: int, counted: Tensor | None = None) -> Tensor:
+    """Return the rows from `start` on that have weights, [*weights.shape, ...], with zeros where one does not count.
+
+    (The tests for all rows and for one lane save torch microseconds.)
+    """
+    count = weights.numel()
+    if count != rows.shape[0]:
+        rows = rows[start : start + count]
+    if counted is not None:
+        rows = torch.where(counted[start : start + count].view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
+    return rows if weights.dim() == 1 else rows.unflatten(0, weights.shape)
 
 
 def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
@@ -388,54 +450,77 @@ class Part(NamedTuple):
         return self.stop is None or other.stop is None or (self.start < other.stop and other.start < self.stop)
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
-    """A piece, its part, and the norms [batch] of its gradients."""
+class Placed(NamedTuple):
+    """A piece, and the part of a parameter whose gradients it has."""
 
     part: Part
     piece: Piece
-    norms: Tensor
 
 
 class Sums:
     """The sums of a batch's clipped gradients, one for each parameter.
 
     Formal guarantee: let c_r be the records' scaled gradients as float32 numbers, each of norm at most C, and B the
-    records whose places lie in one block. Then float32 rounding moves the sum over B by at most
-    (`STRETCH` + 3) 2^-24 `BLOCK` C in Euclidean norm, whatever the order in which a matrix product adds (Higham 2002,
-    section 3.1). float64 adds to this n^2 / `BLOCK` 2^-53 C for n records in all. The consequences are in
-    `fedprivacy.mechanisms.gaussian_sum`.
+    records whose places lie in one block: `BLOCK` of them, or on a GPU the `STRETCH` of a lane. Then float32 rounding
+    moves the sum over B by at most (`STRETCH` + 3) 2^-24 |B| C in Euclidean norm, whatever the order in which a matrix
+    product adds (Higham 2002, section 3.1). float64 adds to this n^2 / |B| 2^-53 C for n records in all. The
+    consequences are in `fedprivacy.mechanisms.gaussian_sum`.
     """
 
     def __init__(self, shapes: list[torch.Size], dtype: torch.dtype, device: torch.device, largest: int) -> None:
         """Start at zero: `dtype` is the type of a block's sum, `largest` the rows of a batch's largest part."""
-        large = {place: shape for place, shape in enumerate(shapes) if shape.numel() > _SMALL_ENTRIES}
-        self._blocks = {place: torch.empty(shape, dtype=dtype, device=device) for place, shape in large.items()}
-        self._block_rows = min(BLOCK, STRETCH * largest)
+        sizes = [shape.numel() for shape in shapes]
+        self._total = torch.empty(sum(sizes), dtype=torch.float64, device=device)
+        self._totals = [part.view(shape) for part, shape in zip(self._total.split(sizes), shapes, strict=True)]
+        gpu, self._dtype = on_gpu(self._total), dtype
+        most = _LANE_BYTES // max(self._total.numel() * dtype.itemsize, 1)
+        self._lanes = max(min(largest // STRETCH, most), 1) if gpu and largest % STRETCH == 0 else 1
+        self._block_rows = self._lanes * STRETCH if gpu else min(BLOCK, STRETCH * largest)
         self._held, self._finished = 0, False  # rows of the present block; True after the first block
-        self._total = torch.empty(sum(shape.numel() for shape in shapes), dtype=torch.float64, device=device)
-        parts = self._total.split([shape.numel() for shape in shapes])
-        self._totals = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-        for place, total in enumerate(self._totals):
-            if place not in large:  # a large parameter begins with its first block
+        self._blocks: dict[int, Tensor] = {}  # of each large parameter, [lanes, *parameter]
+        self._runs: list[tuple[Tensor, Tensor]] = []  # blocks [lanes, n] and totals [n] of large parameters in a row
+        for large, run in groupby(range(len(shapes)), lambda place: gpu or sizes[place] > _SMALL_ENTRIES):
+            places = list(run)
+            first = sum(sizes[: places[0]])
+            total = self._total[first : first + sum(sizes[place] for place in places)]
+            if not large:  # a large parameter begins with its first block
                 total.zero_()
+                continue
+            self._runs.append((torch.empty(self._lanes, total.numel(), dtype=dtype, device=device), total))
+            split = self._runs[-1][0].split([sizes[place] for place in places], 1)
+            self._blocks |= {place: own.view(-1, *shapes[place]) for place, own in zip(places, split, strict=True)}
 
-    def add(self, pieces: Sequence[Sized], scales: Sequence[Tensor]) -> None:
-        """Add a part of a batch: for each piece the records' factors [rows], float64, 0 for a row that is no record."""
+    def add(
+        self, pieces: Sequence[Placed], scales: Tensor, groups: Sequence[int], counted: Tensor | None = None
+    ) -> None:
+        """Add a part of a batch.
+
+        Args:
+            pieces: the pieces.
+            scales: factor of each record by group, shape [groups, rows], float64; 0 for a row that is no record.
+            groups: group of each parameter.
+            counted: mask of the rows that count, as for `Piece.add_weighted_sum`.
+        """
+        exact, rounded = scales.unbind(), scales.to(self._dtype).unbind()
         large = []
-        for sized, scale in zip(pieces, scales, strict=True):
-            block = self._blocks.get(sized.part.place)
+        for part, piece in pieces:
+            block, group = self._blocks.get(part.place), groups[part.place]
             if block is None:
-                sized.piece.add_weighted_sum(scale, sized.part.of(self._totals[sized.part.place]))
+                piece.add_weighted_sum(exact[group], part.of(self._totals[part.place]), 0, counted)
             else:
-                large.append((sized.piece, scale.to(block.dtype), sized.part.of(block)))
-        rows = len(scales[0])
-        for start in range(0, rows, self._block_rows):
-            stop = min(start + self._block_rows, rows)
+                own = block if part.stop is None else block[:, part.start : part.stop]
+                large.append((piece, rounded[group], own[0] if self._lanes == 1 else own))
+        rows, turn = scales.shape[1], self._lanes * STRETCH
+        for start in range(0, rows, turn):
+            stop = min(start + turn, rows)
             self._begin()
-            for first in range(start, stop, STRETCH):
-                for piece, weights, out in large:
-                    piece.add_weighted_sum(weights[first : min(first + STRETCH, stop)], out, first)
+            for piece, weights, out in large:
+                some = weights[start:stop]
+                if self._lanes == 1:
+                    piece.add_weighted_sum(some, out, start, counted)
+                else:
+                    some = some.view(-1, STRETCH)
+                    piece.add_weighted_sum(some, out[: len(some)], start, counted)
             self._advance(stop - start)
 
     def skip(self, rows: int) -> None:
@@ -452,7 +537,7 @@ class Sums:
 
     def _begin(self) -> None:
         if self._held == 0:
-            for block in self._blocks.values():
+            for block, _ in self._runs:
                 block.zero_()
 
     def _advance(self, rows: int) -> None:
@@ -461,9 +546,10 @@ class Sums:
             self._finish()
 
     def _finish(self) -> None:
-        for place, block in self._blocks.items():
+        for block, total in self._runs:
+            summed = block[0] if self._lanes == 1 else block.sum(0, dtype=torch.float64)
             if self._finished:
-                self._totals[place].add_(block)
+                total.add_(summed)
             else:
-                self._totals[place].copy_(block)
+                total.copy_(summed)
         self._held, self._finished = 0, True

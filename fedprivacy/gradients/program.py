@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from fedprivacy.gradients.layout import WHOLE, filled
 from fedprivacy.gradients.models import Loss, gradient_of
-from fedprivacy.gradients.pieces import Part, Piece, Sized
+from fedprivacy.gradients.pieces import Part, Piece, Placed
 from fedprivacy.gradients.products import linear, on_gpu, times
 from fedprivacy.gradients.rules.convolution import (
     Convolution,
@@ -284,7 +284,7 @@ class Program:
         if set(self._uses) != set(indices.values()):
             raise NotAChainError("a parameter belongs to no layer of the chain")
 
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Placed]:
         with torch.no_grad():
             outputs, kept = self._forward(inputs)
             rows = max(len(outputs), WHOLE)  # avoid leftover elements in small outputs
@@ -302,7 +302,7 @@ class Program:
         self.held_bytes = held
         return values, kept
 
-    def _backward(self, kept: list[object], gradient: Tensor, kept_bytes: int) -> list[Sized]:
+    def _backward(self, kept: list[object], gradient: Tensor, kept_bytes: int) -> list[Placed]:
         gathered = Gathered(kept_bytes, self._uses)
         for step in reversed(self._steps):
             needed = kept.pop()

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedprivacy.gradients.models import Loss, LossShapeError, checked_losses, restoring_parameters, trainable_parameters
-from fedprivacy.gradients.pieces import Part, Sized, Written
+from fedprivacy.gradients.pieces import Part, Placed, Written, squared_norms
 from fedprivacy.gradients.products import AlikeProducts
 
 PROBES = 3
@@ -66,7 +66,7 @@ class Method(Protocol):
         """Approximate number of bytes that the activations of the last batch took."""
         ...
 
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Placed]:
         """Compute every trained parameter's piece, which may keep `kept_bytes`, for a batch [batch, ...] of one or
         more.
         """
@@ -95,7 +95,7 @@ class Vectorised(_Fallback):
 
     name = "vmap"
 
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Placed]:
         def record_loss(parameters: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
             outputs = functional_call(self.model, parameters, (record.unsqueeze(0),))
             return checked_losses(self._loss(outputs, target.unsqueeze(0)), 1)[0]
@@ -103,7 +103,7 @@ class Vectorised(_Fallback):
         gradients = vmap(grad(record_loss), in_dims=(None, 0, 0), randomness="error")
         with AlikeProducts():
             written = gradients(trainable_parameters(self.model), inputs, targets)
-        return _sized_pieces(written.values())
+        return _written(written.values())
 
 
 class Loop(_Fallback):
@@ -111,12 +111,12 @@ class Loop(_Fallback):
 
     name = "loop"
 
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Placed]:
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         # Each record has memory of its own: kernels may treat elements before an aligned address differently.
         records = ((inputs[i : i + 1].clone(), targets[i : i + 1].clone()) for i in range(len(inputs)))
         rows = [self._gradients(parameters, *record) for record in records]
-        return _sized_pieces([torch.stack(column) for column in zip(*rows, strict=True)])
+        return _written(torch.stack(column) for column in zip(*rows, strict=True))
 
     def _gradients(self, parameters: list[nn.Parameter], record: Tensor, target: Tensor) -> tuple[Tensor, ...]:
         with torch.enable_grad():
@@ -124,9 +124,8 @@ class Loop(_Fallback):
             return torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
 
 
-def _sized_pieces(gradients: Iterable[Tensor]) -> list[Sized]:
-    pieces = [Written(written) for written in gradients]
-    return [Sized(Part(index), piece, piece.norms()) for index, piece in enumerate(pieces)]
+def _written(gradients: Iterable[Tensor]) -> list[Placed]:
+    return [Placed(Part(place), Written(rows)) for place, rows in enumerate(gradients)]
 
 
 def made_up_records(
@@ -251,10 +250,11 @@ def _figures(method: Method, model: nn.Module, probe: _Probe, *, at_a_time: int)
     sums = [torch.zeros(p.shape, dtype=p.dtype, device=p.device) for p in trainable_parameters(model).values()]
     for start in range(0, len(inputs), at_a_time):
         rows = slice(start, start + at_a_time)
-        for sized in method.pieces(inputs[rows], targets[rows], kept_bytes=2**62):
-            squared[rows] += sized.norms.double().square()
-            total = sized.part.of(sums[sized.part.place])
-            sized.piece.add_weighted_sum(weights[rows].to(total.dtype), total)
+        placed = method.pieces(inputs[rows], targets[rows], kept_bytes=2**62)
+        squared[rows] = squared_norms([piece for _, piece in placed], [0] * len(placed), 1)[0]
+        for part, piece in placed:
+            total = part.of(sums[part.place])
+            piece.add_weighted_sum(weights[rows].to(total.dtype), total)
     return squared.sqrt(), torch.cat([total.flatten().double() for total in sums])
 
 

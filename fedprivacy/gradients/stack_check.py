@@ -150,13 +150,14 @@ class _Trial:
             rows = slice(number * ROWS, (number + 1) * ROWS)
             with restoring_parameters(self._model) as trained:
                 nn.utils.vector_to_parameters(position.clone(), trained)
-                sized = loop.pieces(self._inputs[rows], self._targets[rows], kept_bytes=0)
-            true = torch.stack([one.norms.double().square() for one in sized]).sum(0)
+                written = loop.pieces(self._inputs[rows], self._targets[rows], kept_bytes=0)
+            gradients = torch.cat([piece.gradients().flatten(1) for _, piece in written], 1).double()
+            true = gradients.square().sum(1)
             mine = whole.squared[:, number].sum(0)
             error = float((mine.sqrt() - true.sqrt()).abs().max() / true.max().sqrt().clamp(min=1e-12))
             if not error <= _TOLERANCE:
                 raise DisagreementError(f"the stack's norms differ from the loop's by {error:.1g} of their size")
-            self._check_sum(whole, number, torch.cat([one.piece.gradients().flatten(1) for one in sized], 1).double())
+            self._check_sum(whole, number, gradients)
 
     def _check_sum(self, whole: _Computed, number: int, gradients: Tensor) -> None:
         """Compare the sum of a slot with written gradients [ROWS, d], clipped by their own norms and the slot's C."""

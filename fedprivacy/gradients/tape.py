@@ -1,8 +1,8 @@
 """Tape of a forward pass, so that one backward pass yields every parameter's piece.
 
 A layer's rule computes the layer as usual and tells the tape which parameters it used. The tape watches the layer's
-output. When the backward pass brings the gradient of that output, the rule's pieces are made, their norms taken, and
-memory that is no longer needed is freed. Autograd never computes a weight gradient (book-keeping; Bu et al. 2023).
+output. When the backward pass brings the gradient of that output, the rule's pieces are made, and memory that is no
+longer needed is freed. Autograd never computes a weight gradient (book-keeping; Bu et al. 2023).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import Parameter
 
 from fedprivacy.gradients.models import InPlaceError
-from fedprivacy.gradients.pieces import Part, Piece, Sized, Written, join_pieces
+from fedprivacy.gradients.pieces import Part, Piece, Placed, Written, join_pieces
 
 _SHARED = -1
 """Value in place of the number of a record axis if there is none."""
@@ -35,7 +35,7 @@ class Gathered:
     def __init__(self, kept_bytes: int, expected: Mapping[Part, int] | None = None) -> None:
         """Expect this many uses of each part that shares no row with another; None: uses will be announced."""
         self._kept_bytes = kept_bytes
-        self._sized: list[Sized] = []
+        self._placed: list[Placed] = []
         self._expected = dict(expected or {})
         self._uses: dict[Part, list[Piece]] = {}
         self._parts: dict[int, set[Part]] = {}
@@ -52,22 +52,21 @@ class Gathered:
     def add(self, part: Part, piece: Piece) -> None:
         """Add the piece of one use."""
         if self._expected[part] == 1:
-            self._sized.append(Sized(part, piece, piece.norms()))
+            self._placed.append(Placed(part, piece))
             return
         uses = self._uses.setdefault(part, [])
         uses.append(piece)
         if len(uses) == self._expected[part]:
             self._complete(part)
 
-    def finish(self) -> list[Sized]:
+    def finish(self) -> list[Placed]:
         """Return every piece, also of parts that were used without influence on the loss."""
         for part in list(self._uses):
             self._complete(part)
-        return self._sized
+        return self._placed
 
     def _complete(self, part: Part) -> None:
-        piece = join_pieces(self._uses.pop(part), self._kept_bytes)
-        self._sized.append(Sized(part, piece, piece.norms()))
+        self._placed.append(Placed(part, join_pieces(self._uses.pop(part), self._kept_bytes)))
 
 
 PiecesOf = Callable[[Tensor], Sequence[Piece | None]]
@@ -191,6 +190,6 @@ class Tape:
             copies.register_hook(lambda gradient: self._pieces.add(part, Written(gradient)))
         return copies
 
-    def finish(self) -> list[Sized]:
+    def finish(self) -> list[Placed]:
         """Return every parameter's piece, once the backward pass is over."""
         return self._pieces.finish()

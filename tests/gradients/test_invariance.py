@@ -11,7 +11,7 @@ from torch import nn
 from fedprivacy.gradients import GradientEngine, engine, methods
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import cut, filled, plain, sizes_up_to, with_small
-from fedprivacy.gradients.pieces import Part, Sized, Written
+from fedprivacy.gradients.pieces import Part, Placed, Written
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import DisagreementError
 from fedprivacy.gradients.surroundings import by_speed, computing_with
@@ -41,11 +41,11 @@ class Leaning:
     def pieces(self, inputs, targets, kept_bytes):
         leaning = self._lean(inputs).view(-1, *[1] * 2)
         pieces = []
-        for sized in self._means.pieces(inputs, targets, kept_bytes):
-            rows = sized.piece.gradients()
+        for placed in self._means.pieces(inputs, targets, kept_bytes):
+            rows = placed.piece.gradients()
             up = torch.nextafter(rows, torch.full_like(rows, math.inf))
             rows = torch.where(leaning if rows.dim() == 3 else leaning[..., 0], up, rows)
-            pieces.append(Sized(Part(sized.part.place), Written(rows), Written(rows).norms()))
+            pieces.append(Placed(Part(placed.part.place), Written(rows)))
         return pieces
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from fedprivacy.gradients import GradientEngine, methods
 from fedprivacy.gradients.layout import Layout, cut, sizes_up_to, with_small
-from fedprivacy.gradients.pieces import Part, Piece, Sized, Sums
+from fedprivacy.gradients.pieces import Part, Piece, Placed, Sums
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from tests.gradients.oracle import cross_entropy
 
@@ -40,25 +40,24 @@ class Noted(Piece):
     def __init__(self, rows, blocks=None):
         self._rows, self._blocks = rows, blocks
 
-    def norms(self):
-        return torch.ones(self._rows)
+    def factors(self):
+        return (torch.ones(self._rows),)
 
     @property
     def sources(self):
-        return (self.norms(),)
+        return self.factors()
 
     def gradients(self):
         raise NotImplementedError
 
-    def add_weighted_sum(self, weights, out, start=0):
+    def add_weighted_sum(self, weights, out, start=0, counted=None):
         if self._blocks is not None:
             self._blocks.note(out, len(weights))
         out.view(-1)[0] += weights.sum()
 
 
 def added(sums, rows, weight, blocks=None):
-    piece = Noted(rows, blocks)
-    sums.add([Sized(Part(0), piece, piece.norms())], [torch.full((rows,), weight, dtype=torch.float64)])
+    sums.add([Placed(Part(0), Noted(rows, blocks))], torch.full((1, rows), weight, dtype=torch.float64), [0])
 
 
 def blocks_of(records, sizes):
@@ -106,7 +105,7 @@ def test_the_sizes_that_are_tried_are_those_that_several_views_take(monkeypatch)
     tried = []
 
     def agreeing(method, _model, probe, sizes, kept):
-        assert probe[0].shape[1:] == (3, 6) and len(method.pieces(*probe, kept)[0].norms) == len(probe[0])
+        assert probe[0].shape[1:] == (3, 6) and len(method.pieces(*probe, kept)[0].piece.sources[0]) == len(probe[0])
         tried.extend(sizes)
         return tuple(sizes)
 
