@@ -25,6 +25,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 from benchmarks import where
 from benchmarks.gradient_models import NAMES, Problem, problem
@@ -41,7 +42,17 @@ _WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal", "masked_selec
 _ON_HOST = ("cpu", "tolist")
 """Methods of a tensor with which the host waits for a GPU, and which a CPU does without an operation."""
 
-_NO_KERNEL = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_", "lift_fresh")
+_NO_KERNEL = (
+    "_unsafe_view",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "new_empty",
+    "new_empty_strided",
+    "resize_",
+    "set_",
+    "lift_fresh",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,8 @@ class Counting(Watch, where.Watch):
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         name = func.overloadpacket.__name__
         self.waits += name in _WAITS
-        self.launches[self._part] += not (func.is_view or name in _NO_KERNEL)
+        of_tensors = any(isinstance(each, Tensor) for each in tree_leaves((args, kwargs)))
+        self.launches[self._part] += of_tensors and not (func.is_view or name in _NO_KERNEL)
         return func(*args, **kwargs)
 
 

@@ -16,13 +16,13 @@ from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.layout import ONE_ROW, Layout, cut, filled, plain
 from fedprivacy.gradients.methods import Admitted, Obstacle, admit_method, still_apart
 from fedprivacy.gradients.models import Loss, restoring_parameters, trainable_parameters
-from fedprivacy.gradients.pieces import STRETCH, Placed, Sums, add_by_halves, squared_norms
-from fedprivacy.gradients.products import on_gpu
+from fedprivacy.gradients.pieces import STRETCH, Placed, Sums, add_by_halves, keep_counted, squared_norms
+from fedprivacy.gradients.products import on_gpu, zero_on
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.gradients.surroundings import Modes, Surroundings, by_speed, computing_with, one_at_a_time, undisturbed
-from fedprivacy.gradients.watch import IndicesInRange, in_range, with_known_classes
+from fedprivacy.gradients.watch import IndicesInRange, checked_lookups
 
 _LONGEST_SQUARED = 2.0**200
 """Largest squared norm of a finite gradient: beyond it the scale would lose digits in float32."""
@@ -133,7 +133,7 @@ class GradientEngine:
         self._public, self._modes = [p.clone() for p in trained.values()], Modes(model)
         self._prepared: tuple[object, ...] = ()
         self._company: tuple[Tensor, ...] = ()  # made-up records of the shape and type for which the engine is prepared
-        self._looks_up = False  # True on a GPU if the model looks something up by its records' numbers
+        self._looks_up = False  # True on a GPU if something is looked up by records' numbers, which may be out of range
         self._stacks: dict[tuple[object, ...], Stack | None] = {}
         self._surroundings = Surroundings(model, loss)
         self._admitted = Admitted(Loop(model, loss), (1,), 0, torch.get_num_threads())
@@ -190,14 +190,16 @@ class GradientEngine:
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most)
         if kind == self._prepared:
             return
-        loss = with_known_classes(self._loss) if on_gpu(inputs) else self._loss
-        with undisturbed, self._as_made() as parameters, in_range(inputs):
-            probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
+        with undisturbed, self._as_made() as parameters, checked_lookups(inputs) as lookups:
+            probe = made_up_records(inputs, targets, partial(Loop(self.model, self._loss).pieces, kept_bytes=0))
             self._company = self.layout.make_records(probe)
             self._admitted = admit_method(
-                self.model, loss, probe, autocast=self._autocast, layout=self.layout, max_memory=self._max_memory
+                self.model, self._loss, probe, autocast=self._autocast, layout=self.layout, max_memory=self._max_memory
             )
-            self._looks_up = on_gpu(inputs) and (self._admitted.alone or self._model_looks_up(probe))
+            if lookups is not None:
+                lookups.used = False
+            self._admitted.method.pieces(*self._company, self._admitted.kept_bytes)
+            self._looks_up = lookups is not None and lookups.used
             with torch.no_grad(), computing_with(self._admitted.threads):
                 self._admitted = replace(self._admitted, sizes=self._sizes_that_fit(probe))
             if self._admitted.threads < most:
@@ -210,12 +212,6 @@ class GradientEngine:
         if self._surroundings.has_changed():
             self._prepared, self._stacks = (), {}
             self._surroundings = Surroundings(self.model, self._loss)
-
-    def _model_looks_up(self, probe: tuple[Tensor, Tensor]) -> bool:
-        lookups = IndicesInRange()
-        with torch.no_grad(), lookups:
-            self.model(probe[0])
-        return lookups.used
 
     def _sizes_that_fit(self, probe: tuple[Tensor, Tensor]) -> tuple[int, ...]:
         """Find the sizes of parts that fit into memory, from the forward pass to the sum; raise if there are none.
@@ -344,8 +340,10 @@ class GradientEngine:
         """Clip a part and add it to the sums."""
         scales = self._clipping.scales(part.squared_norms, clipping_norm)
         if part.usable is not None:
-            scales = scales.where(part.usable, 0.0)
-        sums.add(part.pieces, scales, self._groups, None if part.finite else part.usable)
+            scales = scales.where(part.usable, zero_on(scales.device))
+            if not part.finite:
+                keep_counted(part.pieces, part.usable)
+        sums.add(part.pieces, scales, self._groups)
 
     def _add_part(
         self, sums: Sums, inputs: Tensor, targets: Tensor, size: int, clipping_norm: float

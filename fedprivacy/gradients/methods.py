@@ -35,7 +35,7 @@ from torch.nn import Parameter
 from fedprivacy._support.native import matrix_library
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.layout import WHOLE, Layout, sizes_up_to, with_small
-from fedprivacy.gradients.models import InPlaceError, Loss, LossShapeError, UnsupportedModelError, checked_losses
+from fedprivacy.gradients.models import InPlaceError, Loss, LossGradient, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.pieces import Placed
 from fedprivacy.gradients.products import on_gpu, one_row_at_a_time
 from fedprivacy.gradients.program import Program
@@ -158,7 +158,7 @@ class BookKeeping:
             UncoveredError: the outermost module owns a parameter that cannot be expanded, or a layer's `forward` is
                 not its class's.
         """
-        self._model, self._loss, self._autocast = model, loss, autocast
+        self._model, self._loss, self._autocast = model, LossGradient(loss), autocast
         if autocast is not None:
             self.name = f"{self.name} in {str(autocast).removeprefix('torch.')}"
         self._indices = {p: i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
@@ -181,8 +181,7 @@ class BookKeeping:
             with torch.enable_grad():
                 with self._installing_rules(tape), nullcontext() if self._proven else OnePath(inputs):
                     outputs = self._forward(tape, inputs)
-                losses = checked_losses(self._loss(outputs, targets), len(inputs))
-                torch.autograd.grad(losses.sum(), tape.roots, allow_unused=True)
+                torch.autograd.grad(self._loss.summed(outputs, targets), tape.roots, allow_unused=True)
         finally:
             tape.roots.clear()  # break the cycle: roots hold the graph, whose hooks hold the tape
         self.held_bytes, self._proven = tape.held_bytes, True

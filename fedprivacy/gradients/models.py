@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 from torch import Tensor, fx, nn
@@ -40,23 +41,41 @@ def checked_losses(losses: Tensor, records: int) -> Tensor:
     return losses
 
 
-def gradient_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return the gradient of a loss: (outputs [batch, ...], targets [batch, ...]) -> [batch, ...], independent rows.
+class LossGradient:
+    """Gradients of a loss at a model's outputs: cross entropy's is known, any other loss goes through autograd."""
 
-    Cross entropy's is known; any other loss goes through autograd.
-    """
-    known = _is_cross_entropy(loss)
+    def __init__(self, loss: Loss) -> None:
+        self._loss, self._is_cross_entropy = loss, _is_cross_entropy(loss)
 
-    def gradient(outputs: Tensor, targets: Tensor) -> Tensor:
-        if known and outputs.dim() == 2 and targets.dtype == torch.int64 and not on_gpu(outputs):
-            probabilities = outputs.softmax(1)
-            return probabilities.scatter_add_(1, targets.unsqueeze(1), probabilities.new_full((len(targets), 1), -1.0))
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Compute the gradients at outputs [batch, ...], independent rows."""
+        if self._knows(outputs, targets):
+            return _of_cross_entropy(outputs, targets)
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
-            losses = checked_losses(loss(leaf, targets), len(leaf))
-            return torch.autograd.grad(losses.sum(), leaf)[0]
+            return torch.autograd.grad(self.summed(leaf, targets), leaf)[0]
 
-    return gradient
+    def summed(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Return a number from which autograd goes back to the same gradients."""
+        if self._knows(outputs, targets):
+            return (outputs * _of_cross_entropy(outputs.detach(), targets)).sum()
+        return checked_losses(self._loss(outputs, targets), len(outputs)).sum()
+
+    def _knows(self, outputs: Tensor, targets: Tensor) -> bool:
+        return self._is_cross_entropy and outputs.dim() == 2 and targets.dtype == torch.int64
+
+
+def _of_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    probabilities = outputs.softmax(1)
+    if on_gpu(outputs):  # an index that is not there would end the process: here such a label's gradient is NaN
+        own = targets.unsqueeze(1) == _classes(outputs.shape[1], outputs.device)
+        return probabilities.sub_(own / own.sum(1, keepdim=True))
+    return probabilities.scatter_add_(1, targets.unsqueeze(1), probabilities.new_full((len(targets), 1), -1.0))
+
+
+@cache
+def _classes(number: int, device: torch.device) -> Tensor:
+    return torch.arange(number, device=device)
 
 
 def _is_cross_entropy(loss: Loss) -> bool:

@@ -24,7 +24,7 @@ from fedprivacy.gradients.pieces import Part, Placed, Written
 from fedprivacy.gradients.products import AlikeProducts, one_row_at_a_time
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.surroundings import Surroundings, computing_with, one_at_a_time, undisturbed
-from fedprivacy.gradients.watch import OnePath, in_range
+from fedprivacy.gradients.watch import OnePath, checked_lookups
 
 Results = Callable[[Tensor, Tensor], Sequence[Tensor]]
 """Function of two rows for each record, [batch, ...] each: any number of results, [batch, ...] each."""
@@ -237,7 +237,7 @@ class RecordScores:
         return scores.masked_fill(unknown.unsqueeze(1), math.nan)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        with AlikeProducts(), in_range(inputs):
+        with AlikeProducts(), checked_lookups(inputs):
             outputs: Tensor = self.model(inputs)
         return outputs.cpu()
 

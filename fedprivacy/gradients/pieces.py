@@ -17,17 +17,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from functools import reduce
+from copy import copy
+from functools import lru_cache, reduce
 from itertools import groupby, islice
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedprivacy.gradients.products import align, on_gpu, summed_outer
+from fedprivacy.gradients.products import align, in_range, on_gpu, summed_outer, zero_on
 
-Writer = Callable[[int, int], "Written"]
-"""(start, stop) -> the written gradients of records start to stop."""
+Writer = Callable[..., "Written"]
+"""(some records of each of a piece's sources) -> their written gradients."""
+
+Keep = Callable[[Tensor], Tensor]
+"""(rows [batch, ...]) -> the rows of the records that count, and zeros in the others' place."""
 
 _SHORT = 2**14
 """Number of entries whose squares are added in float32 before float64 takes over."""
@@ -84,7 +88,7 @@ class Piece(ABC):
         """
 
     @abstractmethod
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
         """Add the sum over consecutive records of weight times gradient to `out`.
 
         Args:
@@ -93,13 +97,15 @@ class Piece(ABC):
             out: tensor of shape [*parameter], or [lanes, *parameter]; changed in place, and rounded once, as by one
                 product.
             start: number of the first of these records.
-            counted: mask of the records whose gradient counts, shape [batch], bool: others may be NaN, and add zero
-                whatever their weight; None: all.
         """
 
     @abstractmethod
     def gradients(self) -> Tensor:
         """Write out every record's gradient, shape [batch, *parameter]."""
+
+    @abstractmethod
+    def kept_by(self, keep: Keep) -> Piece:
+        """Return the piece of the gradients that are kept, and zeros in the others' place."""
 
     def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         """Average the gradients of records that have several consecutive rows each, by weights [records, rows]."""
@@ -120,8 +126,8 @@ class Written(Piece):
     def factors(self) -> tuple[Tensor, ...]:
         return (self._kept,)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
-        rows = _in(out.dtype, _some(_flat(self._kept), weights, start, counted))
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+        rows = _in(out.dtype, _some(_flat(self._kept), weights, start))
         if self._axes is not None:
             summed = torch.matmul(weights.unsqueeze(-2), rows).view(*weights.shape[:-1], *self._kept.shape[1:])
             lanes = weights.dim() - 1
@@ -133,6 +139,9 @@ class Written(Piece):
 
     def gradients(self) -> Tensor:
         return self._kept if self._axes is None else self._kept.permute(0, *(axis + 1 for axis in self._axes))
+
+    def kept_by(self, keep: Keep) -> Piece:
+        return Written(keep(self._kept), self._axes)
 
 
 class Rewritten(Piece):
@@ -146,31 +155,39 @@ class Rewritten(Piece):
         self._write, self.sources, self._chunk = write, sources, chunk
 
     def factors(self) -> tuple[Tensor, ...]:
-        chunks = (self._write(*chunk).factors()[0] for chunk in self._chunks(0, len(self.sources[0])))
+        chunks = (self._written(*chunk).factors()[0] for chunk in self._chunks(0, len(self.sources[0])))
         return (torch.cat([row_norms(rows) for rows in chunks]),)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
         if weights.dim() == 2:
             for lane, (own, into) in enumerate(zip(weights, out, strict=True)):
-                self.add_weighted_sum(own, into, start + lane * len(own), counted)
+                self.add_weighted_sum(own, into, start + lane * len(own))
             return
         some = torch.zeros_like(out)
         for first, last in self._chunks(start, start + len(weights)):
-            usable = None if counted is None else counted[first:last]
-            self._write(first, last).add_weighted_sum(weights[first - start : last - start], some, 0, usable)
+            self._written(first, last).add_weighted_sum(weights[first - start : last - start], some)
         out.add_(some)
 
     def gradients(self) -> Tensor:
-        return self._write(0, len(self.sources[0])).gradients()
+        return self._write(*self.sources).gradients()
+
+    def kept_by(self, keep: Keep) -> Piece:
+        return Rewritten(self._write, tuple(map(keep, self.sources)), self._chunk)
 
     def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         rows = weights.shape[1]
 
-        def write(start: int, stop: int) -> Written:
-            return Written(_weigh_rows(self._write(start * rows, stop * rows).gradients(), weights[start:stop]))
+        def write(*some: Tensor) -> Written:
+            *by_record, weights = some
+            return Written(
+                _weigh_rows(self._write(*(source.flatten(0, 1) for source in by_record)).gradients(), weights)
+            )
 
         by_record = (source.unflatten(0, (-1, rows)) for source in self.sources)
         return Rewritten(write, (*by_record, weights), power_of_two(self._chunk // rows))
+
+    def _written(self, start: int, stop: int) -> Written:
+        return self._write(*(source[start:stop] for source in self.sources))
 
     def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         for first in range(start, stop, self._chunk):
@@ -187,8 +204,8 @@ class Outer(Piece):
     def factors(self) -> tuple[Tensor, ...]:
         return self.sources
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
-        inputs, gradients = (_some(factor, weights, start, counted) for factor in self.sources)
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+        inputs, gradients = (_some(factor, weights, start) for factor in self.sources)
         scaled = _in(out.dtype, (gradients * weights.unsqueeze(-1)).mT)
         add = out.addmm_ if weights.dim() == 1 else out.baddbmm_
         add(scaled, _in(out.dtype, inputs))
@@ -196,6 +213,9 @@ class Outer(Piece):
     def gradients(self) -> Tensor:
         inputs, gradients = self.sources
         return gradients.unsqueeze(2) * inputs.unsqueeze(1)
+
+    def kept_by(self, keep: Keep) -> Piece:
+        return Outer(*map(keep, self.sources))
 
     def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         inputs, gradients = (factor.unflatten(0, (-1, weights.shape[1])) for factor in self.sources)
@@ -226,14 +246,17 @@ class Gram(Piece):
         one, other = inputs.square().sum((1, 2)), grads.square().sum((1, 2))
         return (squared.masked_fill_(torch.maximum(one, other) > _LONGEST_FACTOR**2, torch.inf).sqrt_(),)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
-        inputs, gradients = (_some(factor, weights, start, counted) for factor in self.sources)
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+        inputs, gradients = (_some(factor, weights, start) for factor in self.sources)
         scaled = (gradients * weights[..., None, None]).flatten(-3, -2)
         out.add_(torch.matmul(scaled.mT, inputs.flatten(-3, -2)))
 
     def gradients(self) -> Tensor:
         inputs, gradients = self.sources
         return torch.bmm(gradients.transpose(1, 2), inputs)
+
+    def kept_by(self, keep: Keep) -> Piece:
+        return Gram(*map(keep, self.sources))
 
     def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         inputs, gradients = (factor.unflatten(0, (-1, weights.shape[1])) for factor in self.sources)
@@ -254,9 +277,10 @@ class TableRows(Piece):
         place = torch.zeros_like(ids)  # the number of a row among those that its record touches
         torch.cumsum(touched[:, 1:] != touched[:, :-1], 1, out=place[:, 1:])
         record = torch.arange(len(ids), device=ids.device).unsqueeze(1)
-        self._ids = torch.zeros_like(ids).scatter_(1, place, touched)  # zeros at the end, with gradients of zero
-        terms = gradients[record, order].to(torch.promote_types(gradients.dtype, torch.float32))
-        self._rows = torch.zeros_like(terms).index_put_((record, place), terms, accumulate=True)
+        with in_range():
+            self._ids = torch.zeros_like(ids).scatter_(1, place, touched)  # zeros at the end, with gradients of zero
+            terms = gradients[record, order].to(torch.promote_types(gradients.dtype, torch.float32))
+            self._rows = torch.zeros_like(terms).index_put_((record, place), terms, accumulate=True)
 
     @property
     def kept_bytes(self) -> int:
@@ -265,8 +289,8 @@ class TableRows(Piece):
     def factors(self) -> tuple[Tensor, ...]:
         return (self._rows,)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0, counted: Tensor | None = None) -> None:
-        scaled = _some(self._rows, weights, start, counted).to(out.dtype) * weights[..., None, None]
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+        scaled = _some(self._rows, weights, start).to(out.dtype) * weights[..., None, None]
         ids = _some(self._ids, weights, start)
         if weights.dim() == 2:
             lane = torch.arange(len(out), device=out.device)[:, None, None]
@@ -282,6 +306,11 @@ class TableRows(Piece):
         written = self._rows.new_zeros(len(self._ids), *self._table)
         record = torch.arange(len(self._ids), device=self._ids.device).unsqueeze(1)
         return written.index_put_((record, self._ids), self._rows, accumulate=True)
+
+    def kept_by(self, keep: Keep) -> Piece:
+        kept = copy(self)
+        kept._rows = keep(self._rows)
+        return kept
 
     def average(self, weights: Tensor, kept_bytes: int) -> Piece:
         ids, gradients = (source.unflatten(0, (-1, weights.shape[1])) for source in self.sources)
@@ -300,9 +329,8 @@ def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) ->
     if _GRAM_COST * positions * (d + p) <= d * p:
         return Gram(inputs, output_gradients)
 
-    def write(start: int, stop: int) -> Written:
-        some = output_gradients[start:stop]
-        return Written(summed_outer(some, inputs[start:stop].to(some.dtype)))
+    def write(gradients: Tensor, inputs: Tensor) -> Written:
+        return Written(summed_outer(gradients, inputs.to(gradients.dtype)))
 
     return written_or_not(write, (output_gradients, inputs), 4 * d * p, kept_bytes)
 
@@ -317,7 +345,7 @@ def written_or_not(write: Writer, sources: tuple[Tensor, ...], bytes_each: int, 
     """Write gradients of `bytes_each` once and keep them, if they fit into `kept_bytes`, else twice in chunks."""
     records = len(sources[0])
     if records * bytes_each <= kept_bytes:
-        return write(0, records)
+        return write(*sources)
     return Rewritten(write, sources, min(power_of_two(_CHUNK_BYTES // bytes_each), STRETCH))
 
 
@@ -363,7 +391,8 @@ def squared_norms(pieces: Sequence[Piece], groups: Sequence[int], number: int) -
     products = iter(torch._foreach_mul(*map(list, zip(*pairs, strict=True))) if pairs else ())
     for own, group in zip(factors, groups, strict=True):
         by_group[group].append(squared[id(own[0])] if len(own) == 1 else next(products))
-    return torch.stack(add_by_halves([own or [torch.zeros_like(squared[id(factors[0][0])])] for own in by_group]))
+    sums = add_by_halves([own or [torch.zeros_like(squared[id(factors[0][0])])] for own in by_group])
+    return sums[0].unsqueeze(0) if number == 1 else torch.stack(sums)
 
 
 def add_by_halves(groups: list[list[Tensor]]) -> list[Tensor]:
@@ -413,16 +442,11 @@ def _flat(rows: Tensor) -> Tensor:
     return rows.unsqueeze(1) if rows.dim() == 1 else rows if rows.dim() == 2 else rows.flatten(1)
 
 
-def _some(rows: Tensor, weights: Tensor, start: int, counted: Tensor | None = None) -> Tensor:
-    """Return the rows from `start` on that have weights, [*weights.shape, ...], with zeros where one does not count.
-
-    (The tests for all rows and for one lane save torch microseconds.)
-    """
+def _some(rows: Tensor, weights: Tensor, start: int) -> Tensor:
+    """Return the rows from `start` on that have weights, [*weights.shape, ...]. (The tests save torch microseconds.)"""
     count = weights.numel()
     if count != rows.shape[0]:
         rows = rows[start : start + count]
-    if counted is not None:
-        rows = torch.where(counted[start : start + count].view(-1, *[1] * (rows.dim() - 1)), rows, 0.0)
     return rows if weights.dim() == 1 else rows.unflatten(0, weights.shape)
 
 
@@ -455,6 +479,21 @@ class Placed(NamedTuple):
 
     part: Part
     piece: Piece
+
+
+def keep_counted(pieces: list[Placed], counted: Tensor) -> None:
+    """Put zeros into the gradients of records that do not count, mask [batch]: what is NaN would spoil every sum.
+
+    The pieces are replaced in the list, one by one, so that one piece at a time is in memory twice.
+    """
+    nothing = zero_on(counted.device)
+
+    @lru_cache(maxsize=2)  # a weight and its bias share the gradients of the layer's output
+    def keep(rows: Tensor) -> Tensor:
+        return torch.where(counted.view(-1, *[1] * (rows.dim() - 1)), rows, nothing)
+
+    for place, (part, piece) in enumerate(pieces):
+        pieces[place] = Placed(part, piece.kept_by(keep))
 
 
 class Sums:
@@ -490,23 +529,20 @@ class Sums:
             split = self._runs[-1][0].split([sizes[place] for place in places], 1)
             self._blocks |= {place: own.view(-1, *shapes[place]) for place, own in zip(places, split, strict=True)}
 
-    def add(
-        self, pieces: Sequence[Placed], scales: Tensor, groups: Sequence[int], counted: Tensor | None = None
-    ) -> None:
+    def add(self, pieces: Sequence[Placed], scales: Tensor, groups: Sequence[int]) -> None:
         """Add a part of a batch.
 
         Args:
             pieces: the pieces.
             scales: factor of each record by group, shape [groups, rows], float64; 0 for a row that is no record.
             groups: group of each parameter.
-            counted: mask of the rows that count, as for `Piece.add_weighted_sum`.
         """
         exact, rounded = scales.unbind(), scales.to(self._dtype).unbind()
         large = []
         for part, piece in pieces:
             block, group = self._blocks.get(part.place), groups[part.place]
             if block is None:
-                piece.add_weighted_sum(exact[group], part.of(self._totals[part.place]), 0, counted)
+                piece.add_weighted_sum(exact[group], part.of(self._totals[part.place]))
             else:
                 own = block if part.stop is None else block[:, part.start : part.stop]
                 large.append((piece, rounded[group], own[0] if self._lanes == 1 else own))
@@ -517,10 +553,10 @@ class Sums:
             for piece, weights, out in large:
                 some = weights[start:stop]
                 if self._lanes == 1:
-                    piece.add_weighted_sum(some, out, start, counted)
+                    piece.add_weighted_sum(some, out, start)
                 else:
                     some = some.view(-1, STRETCH)
-                    piece.add_weighted_sum(some, out[: len(some)], start, counted)
+                    piece.add_weighted_sum(some, out[: len(some)], start)
             self._advance(stop - start)
 
     def skip(self, rows: int) -> None:
@@ -547,9 +583,10 @@ class Sums:
 
     def _finish(self) -> None:
         for block, total in self._runs:
-            summed = block[0] if self._lanes == 1 else block.sum(0, dtype=torch.float64)
             if self._finished:
-                total.add_(summed)
+                total.add_(block[0] if self._lanes == 1 else block.sum(0, dtype=torch.float64))
+            elif self._lanes == 1:
+                total.copy_(block[0])
             else:
-                total.copy_(summed)
+                torch.sum(block, 0, dtype=torch.float64, out=total)
         self._held, self._finished = 0, True

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cache
 from typing import Any
 
 import torch
@@ -27,22 +28,44 @@ LANES = 16
 _READ_AT_ONCE = 4
 """Largest number of values that a GPU's kernel reads at once."""
 
-_as_on_gpu: ContextVar[bool] = ContextVar("as on a GPU", default=False)
+
+class Switch:
+    """A way to compute, which a thread takes for the duration of a block: `with switch(): ...`."""
+
+    def __init__(self, name: str) -> None:
+        self._on: ContextVar[bool] = ContextVar(name, default=False)
+
+    def __bool__(self) -> bool:
+        return self._on.get()
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        before = self._on.set(True)
+        try:
+            yield
+        finally:
+            self._on.reset(before)
+
+
+one_row_at_a_time = Switch("one row at a time")
+"""Multiplies every row by itself."""
+
+as_on_gpu = Switch("as on a GPU")
+"""Computes on a CPU as on a GPU: for tests, and to count launches."""
+
+in_range = Switch("in range")
+"""Looks up what is there, whatever the records are, so that nobody needs to look at the indices."""
 
 
 def on_gpu(tensor: Tensor) -> bool:
     """Return whether computations with a tensor take the ways that are made for a GPU."""
-    return tensor.is_cuda or _as_on_gpu.get()
+    return tensor.is_cuda or bool(as_on_gpu)
 
 
-@contextmanager
-def as_on_gpu() -> Iterator[None]:
-    """Let this thread compute on a CPU as on a GPU: for tests, and to count launches."""
-    before = _as_on_gpu.set(True)
-    try:
-        yield
-    finally:
-        _as_on_gpu.reset(before)
+@cache
+def zero_on(device: torch.device) -> Tensor:
+    """Return a zero without axes on a device: a number would be copied there each time."""
+    return torch.zeros((), device=device)
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -50,19 +73,6 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     outputs = weight.shape[0]
     backwards = -outputs % LANES if torch.is_grad_enabled() and inputs.requires_grad else 0
     return _padded_linear(inputs, weight, bias, backwards)
-
-
-_one_row_at_a_time: ContextVar[bool] = ContextVar("one row at a time", default=False)
-
-
-@contextmanager
-def one_row_at_a_time() -> Iterator[None]:
-    """Multiply every row by itself, for the duration of a computation in this thread."""
-    before = _one_row_at_a_time.set(True)
-    try:
-        yield
-    finally:
-        _one_row_at_a_time.reset(before)
 
 
 def times(rows: Tensor, matrix: Tensor) -> Tensor:
@@ -83,7 +93,7 @@ def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
 
 def addmm(base: Tensor, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
     """Compute `torch.addmm`, all rows at once or each by itself, without padding."""
-    if not _one_row_at_a_time.get():
+    if not one_row_at_a_time:
         return torch.addmm(base, rows, matrix, out=out)
     batches = base.unsqueeze(1), rows.unsqueeze(1), matrix.expand(len(rows), *matrix.shape)
     return torch.baddbmm(*batches, out=None if out is None else out.unsqueeze(1)).squeeze(1)
@@ -120,7 +130,7 @@ def _padded_matrix(matrix: Tensor) -> Tensor:
 
 def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply rows [..., d] by a matrix [d, p] and add a bias [p], all rows at once or each by itself."""
-    if not _one_row_at_a_time.get():
+    if not one_row_at_a_time:
         return functional.linear(rows, matrix.t(), bias)
     single = rows.reshape(-1, 1, matrix.shape[0])
     batches = single, matrix.expand(len(single), *matrix.shape)

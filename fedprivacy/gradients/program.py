@@ -19,7 +19,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from fedprivacy.gradients.layout import WHOLE, filled
-from fedprivacy.gradients.models import Loss, gradient_of
+from fedprivacy.gradients.models import Loss, LossGradient
 from fedprivacy.gradients.pieces import Part, Piece, Placed
 from fedprivacy.gradients.products import linear, on_gpu, times
 from fedprivacy.gradients.rules.convolution import (
@@ -203,16 +203,18 @@ class ByAutograd(Operation):
         return result
 
 
-class MaxPool(ByAutograd):
+class MaxPool(Operation):
     """`nn.MaxPool2d`: by shifted maxima on a CPU, where they cover it."""
 
-    fresh = True  # torch's own kernel reads indices again, and not its output
-    _layer: nn.MaxPool2d
+    def __init__(self, layer: nn.MaxPool2d) -> None:
+        self._layer = layer
+        self._settings = (layer.kernel_size, layer.stride, layer.padding, layer.dilation, layer.ceil_mode)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
         windows, kept = shifts(self._layer, inputs), []
         if windows is None:
-            return super().forward(inputs)
+            output, places = torch.max_pool2d_with_indices(inputs, *self._settings)
+            return output, (inputs, places)
         for window in windows:
             kept.append((inputs, window))
             inputs = shifted_max(inputs, *window)
@@ -220,7 +222,11 @@ class MaxPool(ByAutograd):
 
     def backward(self, kept: Any, gradient: Tensor) -> Tensor:
         if isinstance(kept, tuple):
-            return super().backward(kept, gradient)
+            inputs, places = kept
+            settings = [[each] * 2 if isinstance(each, int) else each for each in self._settings[:4]]
+            arguments = (gradient, inputs, *settings, self._layer.ceil_mode, places)
+            result: Tensor = _aten.max_pool2d_with_indices_backward(*arguments)
+            return result
         for inputs, window in reversed(kept):
             gradient = shifted_max_gradient(inputs, gradient, *window)
         return gradient
@@ -279,7 +285,7 @@ class Program:
         indices = {p: Part(i) for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
         self._steps = steps_of(model, indices)
         self._uses = Counter(part for step in self._steps for part in step.parts.values())
-        self._gradient_of = gradient_of(loss)
+        self._gradient_of = LossGradient(loss)
         self.held_bytes = 0
         if set(self._uses) != set(indices.values()):
             raise NotAChainError("a parameter belongs to no layer of the chain")

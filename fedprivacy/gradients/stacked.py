@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from fedprivacy.gradients.clipping import Clipping
 from fedprivacy.gradients.layout import sizes_up_to
-from fedprivacy.gradients.models import Loss, gradient_of
+from fedprivacy.gradients.models import Loss, LossGradient
 from fedprivacy.gradients.pieces import Part
 from fedprivacy.gradients.products import LANES
 from fedprivacy.gradients.program import ChainStep, Linear, NotAChainError, steps_of
@@ -186,7 +186,7 @@ class Stack:
         self._groups = max(groups) + 1
         self._clipping = clipping
         self._layers = _layers(self._steps, [p.shape for p in trained.values()], groups)
-        self._gradient_of = gradient_of(loss)
+        self._gradient_of = LossGradient(loss)
         each = sum(math.prod(layer.shape) for layer in self._layers.values()) * 24
         most = min(max(_IN_CACHE // each, _FEWEST_SLOTS), _MOST_SLOTS)
         self.sizes = sizes_up_to(1 << (most.bit_length() - 1), _FEWEST_SLOTS)

@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedprivacy.gradients.layout import WHOLE
-from fedprivacy.gradients.models import Loss
-from fedprivacy.gradients.products import on_gpu
+from fedprivacy.gradients.products import in_range, on_gpu
 from fedprivacy.gradients.selfcheck import DisagreementError
 
 _aten = torch.ops.aten
@@ -168,7 +167,8 @@ class IndicesInRange(Watch):
     """Mode in which a lookup raises an error, before a kernel meets an index that is not there.
 
     The indices are read outside of torch: `OnePath` sees no branch, and there is none, because a part in which this
-    raises is computed record by record.
+    raises is computed record by record. What is in range whatever the records are (`products.in_range`) is not read,
+    because a GPU's host would wait for it.
 
     Attributes:
         used: whether anything was looked up.
@@ -182,7 +182,9 @@ class IndicesInRange(Watch):
         self.used = False
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        for indices, known, ignored in _lookups(func.overloadpacket.__name__.removesuffix("_"), args):
+        for indices, known, ignored in (
+            () if in_range else _lookups(func.overloadpacket.__name__.removesuffix("_"), args)
+        ):
             self.used = True
             places = indices.cpu().numpy()
             outside = (places < known.start) | (places >= known.stop)
@@ -209,16 +211,6 @@ def _lookups(name: str, args: Sequence[Any]) -> Iterator[tuple[Tensor, range, in
         yield classes, range(outputs.shape[1 if outputs.dim() > 1 else 0]), ignored
 
 
-def in_range(tensor: Tensor) -> AbstractContextManager[object]:
+def checked_lookups(tensor: Tensor) -> AbstractContextManager[IndicesInRange | None]:
     """Return the mode for computations on the device of `tensor`: a CPU's kernels need none."""
     return IndicesInRange() if on_gpu(tensor) else nullcontext()
-
-
-def with_known_classes(loss: Loss) -> Loss:
-    """Wrap a loss so that a label out of range raises on a GPU, as on a CPU."""
-
-    def checked(outputs: Tensor, targets: Tensor) -> Tensor:
-        with in_range(outputs):
-            return loss(outputs, targets)
-
-    return checked

@@ -236,7 +236,7 @@ def add_lattice_noise_on_device(
     """
     sums, limit, centre = total.detach().reshape(-1), LARGEST_SUM * step, _CENTRE * step
     released = sums.new_empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
-    widths = _widths_on(sums.device) * scale
+    widths = _widths_on(sums.device, scale)
     for start in range(0, sums.numel(), _ON_DEVICE):
         where = slice(start, min(start + _ON_DEVICE, sums.numel()))
         words, missed = _words(read, range(where.start, where.stop), sums.device)
@@ -245,9 +245,10 @@ def add_lattice_noise_on_device(
             torch.cuda.current_stream(sums.device).synchronize()
         signed = words.to(sums.device, non_blocking=True)
         draws = widths[signed & (LAYERS - 1)].mul_(signed)
-        draws[_copied_to(sums.device, missed - start)] = _copied_to(sums.device, beside)
+        if missed.size:
+            draws[_copied_to(sums.device, missed - start)] = _copied_to(sums.device, beside)
         steps = sums[where].double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).clamp_(-limit, limit)
-        released[where] = steps.add_(centre).add_(draws).sub_(centre)
+        torch.sub(steps.add_(centre).add_(draws), centre, out=released[where])
         del words, signed, draws, steps  # before there are new ones
     return released.reshape(total.shape).to(dtype or total.dtype)
 
@@ -270,9 +271,9 @@ def computes_the_same_bits(device: torch.device) -> bool:
     return True
 
 
-@functools.cache
-def _widths_on(device: torch.device) -> Tensor:
-    return torch.from_numpy(WIDTHS).to(device)
+@functools.lru_cache(maxsize=64)
+def _widths_on(device: torch.device, scale: float) -> Tensor:
+    return torch.from_numpy(WIDTHS * scale).to(device)
 
 
 def _copied_to(device: torch.device, array: NDArray[np.generic]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -60,10 +61,7 @@ def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_byt
     """Return the piece of a weight, given the layer's inputs [batch, channels, ...] and its output's gradient."""
     write_out = _by_patches if _as_matrix(layer[0], gradient) else _by_groups
 
-    def write(start: int, stop: int) -> Written:
-        return write_out(layer, inputs[start:stop], gradient[start:stop])
-
-    return written_or_not(write, (inputs, gradient), layer[0].weight.nbytes, kept_bytes)
+    return written_or_not(partial(write_out, layer), (inputs, gradient), layer[0].weight.nbytes, kept_bytes)
 
 
 def convolution_bias(gradient: Tensor) -> Piece:

@@ -162,7 +162,13 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor
     shared = tape.shared(name, ids)
     if shared:
         ids = ids.expand(tape.records, -1)
-    output = functional.embedding(ids, layer.weight, layer.padding_idx)
+    given = ids
+    if products.on_gpu(ids):  # an index that is not there would end the process: here it has a row of NaN
+        ids = ids.clamp(0, len(layer.weight) - 1)
+    with products.in_range():
+        output = functional.embedding(ids, layer.weight, layer.padding_idx)
+    if given is not ids:
+        output = output.masked_fill((given != ids).unsqueeze(-1), torch.nan)
     part = tape.part(layer.weight)
     if part is None:
         return output
