@@ -53,14 +53,14 @@ class OurStep:
     @property
     def rows(self) -> int:
         """How many rows a step computes, those that fill parts up included; known after the first step."""
-        return sum(part.size for part in cut(len(self._problem.inputs), self._engine.sizes))
+        return sum(part.size for part in cut(len(self._problem.inputs), self._engine.sizes, self._engine.turn))
 
     def __call__(self, mark: Mark) -> None:
         """Take one step."""
         inputs, targets = self._problem.inputs, self._problem.targets
 
         def clipped_sum(_sample: object, clipping_norm: float) -> Tensor:
-            total = self._engine.clipped_sum(inputs, targets, clipping_norm)
+            total = self._engine.clip(inputs, targets, clipping_norm, usual=len(inputs)).total
             mark()
             return total
 

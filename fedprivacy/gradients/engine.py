@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
-from fedprivacy.gradients.layout import ONE_ROW, Layout, cut, filled, plain
+from fedprivacy.gradients.layout import ONE_ROW, WHOLE, Batch, Layout, cut, filled, plain, round_up
 from fedprivacy.gradients.methods import Admitted, Obstacle, admit_method, still_apart
 from fedprivacy.gradients.models import Loss, restoring_parameters, trainable_parameters
 from fedprivacy.gradients.pieces import STRETCH, Placed, Sums, add_by_halves, keep_counted, squared_norms
@@ -131,7 +131,7 @@ class GradientEngine:
         self._dtype = reduce(torch.promote_types, (p.dtype for p in trained.values()), torch.float32)
         self._groups = self._clipping.groups(list(trained))
         self._public, self._modes = [p.clone() for p in trained.values()], Modes(model)
-        self._prepared: tuple[object, ...] = ()
+        self._prepared: dict[tuple[object, ...], tuple[Admitted, Batch, bool]] = {}
         self._company: tuple[Tensor, ...] = ()  # made-up records of the shape and type for which the engine is prepared
         self._looks_up = False  # True on a GPU if something is looked up by records' numbers, which may be out of range
         self._stacks: dict[tuple[object, ...], Stack | None] = {}
@@ -154,6 +154,11 @@ class GradientEngine:
         return self._admitted.sizes
 
     @property
+    def turn(self) -> int:
+        """Number of records that take as long as the fixed time of a part."""
+        return self._admitted.turn
+
+    @property
     def refused(self) -> tuple[str, ...]:
         """The faster methods that were not used, and why: a line each."""
         return self._admitted.refused
@@ -169,7 +174,7 @@ class GradientEngine:
         return self._admitted.obstacle
 
     @one_at_a_time()
-    def prepare(self, inputs: Tensor, targets: Tensor) -> None:
+    def prepare(self, inputs: Tensor, targets: Tensor, usual: float | None = None) -> None:
         """Choose the method for records of this shape and type, on made-up records alone; done once, and again after a
         change of what torch computes (`Surroundings`).
 
@@ -178,7 +183,8 @@ class GradientEngine:
         Meanwhile the model has the parameters with which the engine was made: the current ones may come from a server,
         which could choose them so that the check passes although real records would be mixed.
 
-        No value is read of inputs and targets, [any, ...] each, which are of the shape of one row.
+        No value is read of inputs and targets, [any, ...] each, which are of the shape of one row. A GPU computes parts
+        that hold the `usual` number of records, a public number that few batches exceed.
 
         Raises:
             LossShapeError: the loss is not one value for each record.
@@ -187,30 +193,41 @@ class GradientEngine:
         """
         self._forget_if_changed()
         most = torch.get_num_threads()  # kernels share their rows among them
-        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most)
-        if kind == self._prepared:
-            return
+        rows = round_up(usual, WHOLE) if usual is not None and on_gpu(inputs) else None
+        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most, rows)
+        if kind not in self._prepared:
+            self._prepared[kind] = self._choose(inputs, targets, rows, most)
+        self._admitted, self._company, self._looks_up = self._prepared[kind]
+
+    def _choose(self, inputs: Tensor, targets: Tensor, rows: int | None, most: int) -> tuple[Admitted, Batch, bool]:
+        """Choose the method, with parts for so many rows and at most so many threads; see `prepare`."""
         with undisturbed, self._as_made() as parameters, checked_lookups(inputs) as lookups:
             probe = made_up_records(inputs, targets, partial(Loop(self.model, self._loss).pieces, kept_bytes=0))
             self._company = self.layout.make_records(probe)
             self._admitted = admit_method(
-                self.model, self._loss, probe, autocast=self._autocast, layout=self.layout, max_memory=self._max_memory
+                self.model,
+                self._loss,
+                probe,
+                autocast=self._autocast,
+                layout=self.layout,
+                max_memory=self._max_memory,
+                rows=rows,
             )
             if lookups is not None:
                 lookups.used = False
             self._admitted.method.pieces(*self._company, self._admitted.kept_bytes)
-            self._looks_up = lookups is not None and lookups.used
+            looks_up = lookups is not None and lookups.used
             with torch.no_grad(), computing_with(self._admitted.threads):
                 self._admitted = replace(self._admitted, sizes=self._sizes_that_fit(probe))
             if self._admitted.threads < most:
                 make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
                 self._admitted = replace(self._admitted, threads=self._fastest_threads(probe))
-        self._prepared = kind
+        return self._admitted, self._company, looks_up
 
     def _forget_if_changed(self) -> None:
         """Forget what was proven if torch, a layer, its class or the loss has other functions than then."""
         if self._surroundings.has_changed():
-            self._prepared, self._stacks = (), {}
+            self._prepared, self._stacks = {}, {}
             self._surroundings = Surroundings(self.model, self._loss)
 
     def _sizes_that_fit(self, probe: tuple[Tensor, Tensor]) -> tuple[int, ...]:
@@ -226,7 +243,8 @@ class GradientEngine:
             except Exception as error:
                 if not out_of_memory(error) or (size == self._admitted.sizes[-1] and not fitting):
                     raise
-        return tuple(fitting)
+        # A GPU's products add many stretches at once, and may add them in another order in a part of another size.
+        return tuple(fitting[:1] if on_gpu(probe[0]) else fitting)
 
     def _try_part(self, probe: tuple[Tensor, Tensor], size: int) -> None:
         """Compute and sum `size` made-up records, beside everything else that a part with failing records holds."""
@@ -315,12 +333,19 @@ class GradientEngine:
         return self.clip(inputs, targets, clipping_norm, mask).total
 
     @one_at_a_time()
-    def clip(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Clipped:
-        """Return the clipped sum and the norms before clipping; see `clipped_sum`."""
+    def clip(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        clipping_norm: float,
+        mask: Tensor | None = None,
+        usual: float | None = None,
+    ) -> Clipped:
+        """Return the clipped sum and the norms before clipping; see `clipped_sum`, and `prepare` for `usual`."""
         if mask is not None:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
-            self.prepare(*self.layout.kinds(inputs, targets))
+            self.prepare(*self.layout.kinds(inputs, targets), usual)
         with computing_with(self._admitted.threads), self._modes.keeping():
             return self._clipped_sum(inputs, targets, clipping_norm)
 
@@ -329,7 +354,7 @@ class GradientEngine:
         norms = list[tuple[Tensor, Tensor | None]]()
         with undisturbed, torch.no_grad():  # methods that need autograd's graph enable it
             sums = self._new_sums(inputs.device)
-            for start, stop, size in cut(len(inputs), self._admitted.sizes):
+            for start, stop, size in cut(len(inputs), self._admitted.sizes, self._admitted.turn):
                 norms += self._add_part(sums, inputs[start:stop], targets[start:stop], size, clipping_norm)
             return Clipped(sums.total(), norms)
 
@@ -419,7 +444,7 @@ class GradientEngine:
             return None
         groups = [self._groups[part.place] for part, _ in pieces]
         squared = squared_norms([piece for _, piece in pieces], groups, max(self._groups) + 1)
-        (whole,) = add_by_halves([list(squared.unbind())])
+        whole = squared[0] if len(squared) == 1 else add_by_halves([list(squared.unbind())])[0]
         if not on_gpu(whole) and float(whole.max()) <= _LONGEST_SQUARED:  # the maximum is NaN if any is
             return _Measured(pieces, squared, whole, usable, finite=True)
         finite = whole <= _LONGEST_SQUARED

@@ -10,6 +10,7 @@ up. So a record's result does not depend on the number of records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -109,9 +110,9 @@ WHOLE = 32
 over at the end of a tensor go through other code; a multiple of this many rows leaves none over, however wide rows are.
 """
 
-_ROOM, _TURN = 1.25, 48
+_ROOM, TURN = 1.25, 48
 """Limits on the size of a part, as a factor of the remaining rows and an addend: smaller parts would take more turns,
-each of which costs as much as some rows.
+each of which costs as much as some rows, of a small model as these.
 """
 
 _SMALL = (24, 16, 12, 8)
@@ -133,11 +134,19 @@ class BatchPart(NamedTuple):
     size: int
 
 
+def round_up(number: float, unit: int) -> int:
+    """Return the smallest multiple of a unit, at least one, that is not below a number."""
+    return max(math.ceil(number / unit), 1) * unit
+
+
 def sizes_up_to(largest: int, least: int = WHOLE) -> tuple[int, ...]:
-    """Return the sizes that parts may have, the largest first: a power of two and its halves down to `least`."""
+    """Return the sizes that parts may have, the largest first: a multiple of `least` and its halves, rounded up to one.
+
+    A size below `least` has no halves.
+    """
     sizes = [largest]
     while sizes[-1] > least:
-        sizes.append(sizes[-1] // 2)
+        sizes.append(round_up(sizes[-1] / 2, least))
     return tuple(sizes)
 
 
@@ -146,18 +155,21 @@ def with_small(sizes: Sequence[int]) -> tuple[int, ...]:
     return *sizes, *(size for size in _SMALL if size < sizes[-1])
 
 
-def cut(records: int, sizes: Sequence[int]) -> Iterator[BatchPart]:
-    """Cut a batch into parts: the largest size as often as possible, then sizes that waste little or save a turn."""
+def cut(records: int, sizes: Sequence[int], turn: int = TURN) -> Iterator[BatchPart]:
+    """Cut a batch into parts: the largest size as often as possible, then sizes that waste little or save a turn.
+
+    A turn costs as much as `turn` rows.
+    """
     start = 0
     while start < records:
-        size = _size(records - start, sizes)
+        size = _size(records - start, sizes, turn)
         yield BatchPart(start, min(start + size, records), size)
         start += size
 
 
-def _size(left: int, sizes: Sequence[int]) -> int:
+def _size(left: int, sizes: Sequence[int], turn: int) -> int:
     """Return the smallest size that holds all remaining rows and wastes little, or else the largest that is filled."""
-    holding = (size for size in reversed(sizes) if left <= size <= _ROOM * left + _TURN)
+    holding = (size for size in reversed(sizes) if left <= size <= _ROOM * left + turn)
     full = (size for size in sizes if size < left)
     return next(chain(holding, full), sizes[-1])
 

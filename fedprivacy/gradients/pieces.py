@@ -386,13 +386,16 @@ def squared_norms(pieces: Sequence[Piece], groups: Sequence[int], number: int) -
     factors = [piece.factors() for piece in pieces]
     rows = {id(one): one for own in factors for one in own}  # a bias has a factor of its weight: it is read once
     squared = dict(zip(rows, _norms(list(rows.values())).square_().unbind(), strict=True))
-    by_group = [list[Tensor]() for _ in range(number)]
-    pairs = [(squared[id(own[0])], squared[id(own[1])]) for own in factors if len(own) == 2]
-    products = iter(torch._foreach_mul(*map(list, zip(*pairs, strict=True))) if pairs else ())
-    for own, group in zip(factors, groups, strict=True):
-        by_group[group].append(squared[id(own[0])] if len(own) == 1 else next(products))
-    sums = add_by_halves([own or [torch.zeros_like(squared[id(factors[0][0])])] for own in by_group])
-    return sums[0].unsqueeze(0) if number == 1 else torch.stack(sums)
+    terms = [squared[id(own[0])] for own in factors]
+    pairs = [place for place, own in enumerate(factors) if len(own) > 1]
+    if pairs:
+        others = [squared[id(factors[place][1])] for place in pairs]
+        for place, product in zip(pairs, torch._foreach_mul([terms[place] for place in pairs], others), strict=True):
+            terms[place] = product
+    if number == 1:
+        return add_by_halves([terms])[0].unsqueeze(0)
+    by_group = [[term for term, own in zip(terms, groups, strict=True) if own == group] for group in range(number)]
+    return torch.stack(add_by_halves([own or [torch.zeros_like(terms[0])] for own in by_group]))
 
 
 def add_by_halves(groups: list[list[Tensor]]) -> list[Tensor]:
@@ -537,7 +540,7 @@ class Sums:
             scales: factor of each record by group, shape [groups, rows], float64; 0 for a row that is no record.
             groups: group of each parameter.
         """
-        exact, rounded = scales.unbind(), scales.to(self._dtype).unbind()
+        exact, rounded = scales.unbind(), (scales.to(self._dtype) if self._blocks else scales).unbind()
         large = []
         for part, piece in pieces:
             block, group = self._blocks.get(part.place), groups[part.place]

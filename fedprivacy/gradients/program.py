@@ -213,7 +213,7 @@ class MaxPool(Operation):
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
         windows, kept = shifts(self._layer, inputs), []
         if windows is None:
-            output, places = torch.max_pool2d_with_indices(inputs, *self._settings)
+            output, places = _aten.max_pool2d_with_indices(inputs, *self._settings)
             return output, (inputs, places)
         for window in windows:
             kept.append((inputs, window))

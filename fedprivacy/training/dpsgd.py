@@ -5,6 +5,7 @@ Every private training on records is made of noisy mean gradients, one release f
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +45,13 @@ class NoisyMean:
     adaptive: QuantileClipping | None = None
     views: Views | None = None
 
+    @property
+    def usual_batch(self) -> float:
+        """The number of records that few batches exceed: the expected one and twice its standard deviation."""
+        return self.expected_batch_size + 2.0 * math.sqrt(
+            self.expected_batch_size * (1.0 - self.mechanism.sampling_rate)
+        )
+
     def release(
         self, engine: GradientEngine, shard: Shard, norm: float, keystream: Keystream, position: Position
     ) -> tuple[Tensor, float]:
@@ -69,7 +77,7 @@ class NoisyMean:
 
         def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
             parts = sampled_batches(shard, sample, engine.layout, self.views, keystream, position)
-            clipped = Clipped.join([engine.clip(*part, norm) for part in parts])
+            clipped = Clipped.join([engine.clip(*part, norm, usual=self.usual_batch) for part in parts])
             return clipped.total if adaptive is None else adaptive.append_count(clipped, norm)
 
         if adaptive is None:

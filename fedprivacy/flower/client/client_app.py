@@ -192,7 +192,7 @@ def prepare_training(client: LocalClient, request: TrainingRequest[Grant]) -> tu
     engine = client.engine(grant.clipping, grant.augmentation_multiplicity)
     client.check_memory(engine)
     engine.model.load_state_dict(request.parameters_for(engine.model), strict=False)
-    engine.prepare(*client.shard.blank)
+    engine.prepare(*client.shard.blank, training.gradient.usual_batch)
     warn_of(engine.method, engine.obstacle)
     return training, engine, kept_before(client.before(grant), request, engine.model, grant.local_algorithm)
 
