@@ -1,5 +1,6 @@
 """Each layer with a rule, of random shape and in every clipping mode, equals the per-record loop in float64."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients.products import as_on_gpu
 from tests.gradients.oracle import any_company, check_batches, check_every_clipping, cross_entropy
 
 CLASSES = 3
@@ -242,20 +244,21 @@ def freeze(model, rest):
 @pytest.mark.parametrize(
     "layer", [layer if layer in QUICK else pytest.param(layer, marks=pytest.mark.exhaustive) for layer in LAYERS]
 )
-@given(data=st.data(), frozen=st.sampled_from([None, None, 0, 1]), twice=switch, program=switch)
-def test_equals_the_per_record_loop(layer, data, frozen, twice, program):
-    """Records that are NaN or infinite, or have ids that do not exist, contribute zero."""
+@given(data=st.data(), frozen=st.sampled_from([None, None, 0, 1]), twice=switch, program=switch, gpu=switch)
+def test_equals_the_per_record_loop(layer, data, frozen, twice, program, gpu):
+    """Records that are NaN or infinite, or have ids that do not exist, contribute zero; on a GPU's ways, too."""
     case = data.draw(LAYERS[layer])
     if frozen is not None:
         freeze(case.model, frozen)
     inputs, targets = case.batch(5)
     spoiled = inputs.clone()
     spoiled[1], spoiled[3] = (case.ids, -1) if case.ids else (torch.nan, torch.inf)
-    check_batches(
-        Twice(case.model, case.ids) if twice else case.model,
-        [(inputs, targets, None), (spoiled, targets, None)],
-        method=("program", "book-keeping") if program else "book-keeping",
-    )
+    with as_on_gpu() if gpu else nullcontext():
+        check_batches(
+            Twice(case.model, case.ids) if twice else case.model,
+            [(inputs, targets, None), (spoiled, targets, None)],
+            method=("program", "book-keeping") if program else "book-keeping",
+        )
 
 
 @pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.LayerNorm(4)])
