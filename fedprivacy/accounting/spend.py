@@ -14,14 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.calibration import (
-    LEAST_NOISE,
-    Calibration,
-    NoiseSearch,
-    alone,
-    solve,
-    step_quota,
-)
+from fedprivacy.accounting.calibration import LEAST_NOISE, Calibration, NoiseSearch, alone, solve, step_quota
 from fedprivacy.accounting.filters import (
     FILTERS,
     SHARE_FOR_OTHERS,

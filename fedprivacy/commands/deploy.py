@@ -221,8 +221,7 @@ def run_and_log(
 def keys(
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
     host: Annotated[
-        list[str] | None,
-        typer.Option(help="DNS name or IP address that clients reach the server by; repeat for more."),
+        list[str] | None, typer.Option(help="DNS name or IP address that clients reach the server by; repeat for more.")
     ] = None,
     client: Annotated[
         list[str] | None, typer.Option(help="Name of a client to make a key pair for; repeat for more.")

@@ -22,11 +22,7 @@ _FILE = Annotated[
 
 
 @guard_app.command()
-def show(
-    file: _FILE,
-    *,
-    as_json: Json = False,
-) -> None:
+def show(file: _FILE, *, as_json: Json = False) -> None:
     """Show every charge, what they add up to by mechanism, and the epsilon that they cost."""
     from fedprivacy.commands.guard_tables import as_page, summary
 
@@ -92,11 +88,7 @@ def model(
 
 
 @guard_app.command()
-def renew(
-    file: _FILE,
-    *,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-) -> None:
+def renew(file: _FILE, *, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
     """Put the account aside and let the next charge begin another: what both promise adds up.
 
     Nothing is deleted. This is for another filter, which no account can change, or after everybody agreed to a new

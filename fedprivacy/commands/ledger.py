@@ -42,8 +42,7 @@ LEDGER = Annotated[
     ),
 ]
 SIGNERS = Annotated[
-    list[str] | None,
-    typer.Option("--signer", help="Public key, in hexadecimal, of who may have signed; repeatable."),
+    list[str] | None, typer.Option("--signer", help="Public key, in hexadecimal, of who may have signed; repeatable.")
 ]
 _WITNESSES = Annotated[
     list[Path] | None, typer.Option("--witness", help="A signed head that was kept elsewhere; repeatable.")

@@ -30,14 +30,7 @@ from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import Claims, Event, PoissonSampledGaussian, as_fields
 from fedprivacy.values.numbers import plain
-from fedprivacy.values.wording import (
-    budget_text,
-    count_text,
-    delta_text,
-    epsilon_text,
-    run_text,
-    words_of_what_is_left,
-)
+from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, run_text, words_of_what_is_left
 
 _MOST_ROWS = 50
 _ANY_WIDTH = 10_000

@@ -18,14 +18,7 @@ from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.prospect import Outlook
 from fedprivacy.runs.recommendation import recommendation
 from fedprivacy.values.spent import FOR_WHOM
-from fedprivacy.values.wording import (
-    budget_text,
-    count_text,
-    epsilon_text,
-    noise_text,
-    proved_text,
-    unit_text,
-)
+from fedprivacy.values.wording import budget_text, count_text, epsilon_text, noise_text, proved_text, unit_text
 
 _MOST_GROUPS = 5
 """Columns of a plan."""

@@ -120,12 +120,7 @@ def clients(
 ) -> presentation.Clients:
     """List a page of clients."""
     query = ClientQuery(
-        sort=_SORTED[sort],
-        descending=order == "desc",
-        search=search,
-        state=state or "",
-        limit=limit,
-        offset=offset,
+        sort=_SORTED[sort], descending=order == "desc", search=search, state=state or "", limit=limit, offset=offset
     )
     total, page = found.clients(query)
     return presentation.Clients(total=total, clients=[presentation.client(found.facts, one) for one in page])

@@ -97,7 +97,7 @@ _DRAWINGS = {name: _named_drawing(found) for name, found in figures.NAMED_FIGURE
     "audit": _Drawn(
         lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
         lambda run, _: observations.audit_rows(run.audits()),
-    ),
+    )
 }
 """Figures of a run by name: those that it has everywhere, and those that only its database can draw."""
 

@@ -62,10 +62,7 @@ def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
             usable = _usable(settings, party)
         yield from _cells(sheets, *usable)
     yield from findings(
-        [
-            ("port", lambda: check_port_free(party.runtime_port, "the SuperNode")),
-            ("authority", lambda: authorities(ca)),
-        ]
+        [("port", lambda: check_port_free(party.runtime_port, "the SuperNode")), ("authority", lambda: authorities(ca))]
     )
     yield from door_findings(party, party.host, ca)
 

@@ -9,15 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.tasks.cells import (
-    Cell,
-    Levels,
-    Notation,
-    TableError,
-    check_levels_of_floats,
-    one_by_one,
-    read_each,
-)
+from fedprivacy.tasks.cells import Cell, Levels, Notation, TableError, check_levels_of_floats, one_by_one, read_each
 from fedprivacy.values.cell_text import doubles, plain
 from fedprivacy.values.unit import checked_persons, first_rows
 

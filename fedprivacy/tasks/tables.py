@@ -19,16 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.tasks.cells import (
-    PLAIN,
-    Cell,
-    Levels,
-    Notation,
-    TableError,
-    check_levels_of_floats,
-    list_of,
-    read_each,
-)
+from fedprivacy.tasks.cells import PLAIN, Cell, Levels, Notation, TableError, check_levels_of_floats, list_of, read_each
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.features import Category, Feature, Number
 from fedprivacy.tasks.sheet import (

@@ -109,12 +109,7 @@ class ClippedClientSum:
         return {client_id for client_id in client_ids if _word(keystream, position, client_id) < bound}
 
     def release(
-        self,
-        updates: Iterable[Update],
-        dimension: int,
-        clipping_norm: float,
-        keystream: Keystream,
-        position: Position,
+        self, updates: Iterable[Update], dimension: int, clipping_norm: float, keystream: Keystream, position: Position
     ) -> ReleasedMean:
         """Clip, sum, add noise once, divide. The sum over no updates is released like any other.
 

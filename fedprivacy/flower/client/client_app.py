@@ -179,10 +179,7 @@ def prepare_training(client: LocalClient, request: TrainingRequest[Grant]) -> tu
     grant = request.grant
     training = DPSGD(
         gradient=NoisyMean(
-            grant.mechanism,
-            grant.expected_batch_size,
-            grant.adaptive,
-            client.views(grant.augmentation_multiplicity),
+            grant.mechanism, grant.expected_batch_size, grant.adaptive, client.views(grant.augmentation_multiplicity)
         ),
         optimizer=grant.local_optimizer,
         proximal_mu=request.proximal_mu,

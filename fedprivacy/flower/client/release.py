@@ -32,15 +32,7 @@ from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.software import software
-from fedprivacy.flower.wire.messages import (
-    Enrolment,
-    Grant,
-    QuestionGrant,
-    Receipt,
-    Refusal,
-    RefusalCode,
-    spending,
-)
+from fedprivacy.flower.wire.messages import Enrolment, Grant, QuestionGrant, Receipt, Refusal, RefusalCode, spending
 from fedprivacy.flower.wire.payloads import as_arrays
 from fedprivacy.questions.release import NoisyTotals
 from fedprivacy.training.dpsgd import PrivateUpdate

@@ -19,14 +19,7 @@ from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.nodes import EnrolledClient, Replies
 from fedprivacy.flower.simulated.populations import Order
 from fedprivacy.flower.unpublished import is_unreached
-from fedprivacy.flower.wire.messages import (
-    MessageError,
-    QuestionGrant,
-    Receipt,
-    Refusal,
-    RefusalCode,
-    SpendingMessage,
-)
+from fedprivacy.flower.wire.messages import MessageError, QuestionGrant, Receipt, Refusal, RefusalCode, SpendingMessage
 from fedprivacy.flower.wire.payloads import ArraysError, Form, checked_arrays
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.participation import DROPPED_OUT, TOO_LATE, Closed

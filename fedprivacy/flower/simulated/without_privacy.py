@@ -128,11 +128,7 @@ class PlainCohort(CohortLoop[NullMechanism]):
         return Portion([place], update.sent.unsqueeze(0), [math.inf], kept)
 
     def mean_gradients(
-        self,
-        clients: StackedClients[NullMechanism],
-        positions: Tensor,
-        norms: NDArray[np.float64],
-        position: Position,
+        self, clients: StackedClients[NullMechanism], positions: Tensor, norms: NDArray[np.float64], position: Position
     ) -> tuple[Tensor, NDArray[np.float64]]:
         """Average each client's gradients over its sample.
 

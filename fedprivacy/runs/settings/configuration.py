@@ -13,14 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from fedprivacy._support.settings import (
-    ConfigError,
-    Value,
-    fields_of,
-    key_of,
-    not_allowed,
-    parse,
-)
+from fedprivacy._support.settings import ConfigError, Value, fields_of, key_of, not_allowed, parse
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.runs.settings.fields import (

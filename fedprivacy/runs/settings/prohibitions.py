@@ -312,9 +312,7 @@ PROHIBITIONS: tuple[Rule | LeftOpen, ...] = (
     _too_few_steps_to_pull,
     _compares_what_is_averaged,
     LeftOpen(
-        ("weighting",),
-        "with user-level noise all clients count alike; leave weighting open.",
-        conflict="user_level",
+        ("weighting",), "with user-level noise all clients count alike; leave weighting open.", conflict="user_level"
     ),
     LeftOpen(
         ("cohort_sampling", "over_selection"),

@@ -5,13 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from fedprivacy.training.algorithms.algorithm import (
-    Algorithm,
-    LocalRound,
-    LocalUpdate,
-    RoundTurnout,
-    ServerHalf,
-)
+from fedprivacy.training.algorithms.algorithm import Algorithm, LocalRound, LocalUpdate, RoundTurnout, ServerHalf
 
 if TYPE_CHECKING:
     from torch import Tensor
