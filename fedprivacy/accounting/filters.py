@@ -17,12 +17,12 @@ the way, unless both were paid for.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Protocol
 
 import numpy as np
 
@@ -65,15 +65,23 @@ class MechanismChanged(ValueError):
     """A dataset's history holds another event than the requested one, and the filter cannot mix them."""
 
 
-class Filter(Protocol):
+@dataclass(frozen=True, slots=True)
+class Filter(ABC):
     """Filter that grants steps as long as the whole history is certain to stay within a budget."""
 
-    @property
-    def budget(self) -> PrivacyBudget:
-        """The budget that the filter keeps."""
+    budget: PrivacyBudget
 
+    @abstractmethod
     def quota(self, past: History, event: Event) -> int:
         """Return how many more executions of `event` the budget allows after `past`: 0 to `UNLIMITED`."""
+
+    @abstractmethod
+    def noise_search(
+        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
+    ) -> NoiseSearch:
+        """Search the smallest noise multiplier, at least `least`, that allows `steps` Poisson-sampled Gaussians after
+        `past`. The noise of many is solved together.
+        """
 
     def noise_multiplier(
         self,
@@ -83,13 +91,12 @@ class Filter(Protocol):
         past: History = _NOTHING,
         least: float = LEAST_NOISE,
     ) -> float:
-        """Return the smallest noise multiplier, at least `least`, that allows `steps` Poisson-sampled Gaussians after
-        `past`.
-        """
+        """Return what `noise_search` finds, or raise the error with which it ends."""
+        return alone(solve([self.noise_search(sampling_rate, steps, relation, past, least)]))
 
 
 @dataclass(frozen=True, slots=True)
-class FixedMechanismFilter:
+class FixedMechanismFilter(Filter):
     """A step quota by the PLD, for datasets whose whole history is one event.
 
     Formal guarantee. Let n be the quota of an empty past. Every history that this filter lets happen is a prefix of the
@@ -99,8 +106,6 @@ class FixedMechanismFilter:
     budget must be fixed before anything is released: one that is raised in reaction to releases is not a bound but a
     reading.
     """
-
-    budget: PrivacyBudget
 
     def quota(self, past: History, event: Event) -> int:
         """Return how many more executions of `event` the budget allows.
@@ -117,15 +122,10 @@ class FixedMechanismFilter:
                 )
         return max(_whole_quota(event, self.budget) - sum(past.values()), 0) if self.budget.enforced else UNLIMITED
 
-    def noise_multiplier(
-        self,
-        sampling_rate: float,
-        steps: int,
-        relation: NeighbouringRelation,
-        past: History = _NOTHING,
-        least: float = LEAST_NOISE,
-    ) -> float:
-        """Return the smallest noise multiplier with which `steps` releases stay within the budget, see `calibration`.
+    def noise_search(
+        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
+    ) -> NoiseSearch:
+        """Search the smallest noise multiplier with which `steps` releases stay within the budget, see `calibration`.
 
         After a past it is the past's own, the only one that this filter allows: the past is repeated as long as the
         budget, or a limit that requires `least`, lasts.
@@ -134,12 +134,6 @@ class FixedMechanismFilter:
             MechanismChanged: `past` holds other sampling rates, or another relation.
             ValueError: as `calibration.noise_multiplier`.
         """
-        return alone(solve([self.noise_search(sampling_rate, steps, relation, past, least)]))
-
-    def noise_search(
-        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
-    ) -> NoiseSearch:
-        """Search what `noise_multiplier` returns, so that the noise of many is solved together."""
         if repeated := _repeated_event(past, sampling_rate, relation):
             return repeated.noise_multiplier
         if executed := executed_events(past):
@@ -154,7 +148,7 @@ def _whole_quota(event: Event, budget: PrivacyBudget) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class GaussianFilter:
+class GaussianFilter(Filter):
     """Exact, for Gaussian mechanisms without sampling, each with noise of its own that is chosen while they run.
 
     Formal guarantee (Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben, Honkela 2023, arXiv 2209.15596). A
@@ -171,8 +165,6 @@ class GaussianFilter:
     Costs are counted in whole parts of 2^-96, rounded up, and mu^2 is rounded down: every rounding is on the safe side.
     """
 
-    budget: PrivacyBudget
-
     def quota(self, past: History, event: Event) -> int:
         """Return how many more executions of `event` the budget allows.
 
@@ -183,20 +175,16 @@ class GaussianFilter:
         cost, spent = _gaussian_cost(event), _gaussian_spent(extend_history(past, event, 0))
         return min(max(self._parts - spent, 0) // cost, UNLIMITED) if self.budget.enforced else UNLIMITED
 
-    def noise_multiplier(
-        self,
-        sampling_rate: float,
-        steps: int,
-        relation: NeighbouringRelation,
-        past: History = _NOTHING,
-        least: float = LEAST_NOISE,
-    ) -> float:
-        """Return the smallest noise multiplier with which `steps` more releases stay within the budget, rounded up.
+    def noise_search(
+        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
+    ) -> NoiseSearch:
+        """Search the smallest noise multiplier with which `steps` more releases stay within the budget, rounded up.
 
         Raises:
             MechanismChanged: `sampling_rate` is not 1, or `past` holds another event than a Gaussian without sampling.
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
         """
+        yield from ()  # asks for no calibration
         check_solvable(self.budget, steps)
         event = PoissonSampledGaussian(sampling_rate, MOST_NOISE, relation)
         if self.quota(past, event) < steps:
@@ -224,7 +212,7 @@ def _gaussian_cost(event: Event) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class AdaptiveFilter:
+class AdaptiveFilter(Filter):
     """A Rényi filter of one fixed order, for mechanisms that are chosen while they run.
 
     Formal guarantee (Feldman, Zrnic 2021, arXiv 2008.11193, Theorem 3.1; Lécuyer 2021, arXiv 2103.01379). Fix an order
@@ -242,8 +230,6 @@ class AdaptiveFilter:
     Raises:
         ValueError: the budget is too small for any release to be provable at orders up to 1024.
     """
-
-    budget: PrivacyBudget
 
     def __post_init__(self) -> None:
         if self.bound <= 0.0:
@@ -287,20 +273,15 @@ class AdaptiveFilter:
         quota = UNLIMITED if cost * UNLIMITED <= left else int(left / cost)
         return quota if spent + quota * cost <= self.bound else quota - 1
 
-    def noise_multiplier(
-        self,
-        sampling_rate: float,
-        steps: int,
-        relation: NeighbouringRelation,
-        past: History = _NOTHING,
-        least: float = LEAST_NOISE,
-    ) -> float:
-        """Return the smallest noise multiplier with which `steps` more releases stay within the bound, to a relative
-        1e-6.
+    def noise_search(
+        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
+    ) -> NoiseSearch:
+        """Search the smallest noise multiplier with which `steps` more releases stay within the bound, to 1e-6 of it.
 
         Raises:
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
         """
+        yield from ()  # asks for no calibration
         check_solvable(self.budget, steps)
         too_little, enough = LEAST_NOISE, MOST_NOISE
         while enough > too_little * (1.0 + 1e-6):
@@ -321,7 +302,7 @@ def _no_noise_is_enough(budget: PrivacyBudget, steps: int, past: History) -> str
 
 
 @dataclass(frozen=True, slots=True)
-class FixedThenAdaptiveFilter:
+class FixedThenAdaptiveFilter(Filter):
     """Tight as long as the whole history is one event, or Gaussians without sampling; adaptive from then on.
 
     Formal guarantee. Before anything is released delta is divided: (1 - w) delta for histories of one event, which
@@ -354,8 +335,6 @@ class FixedThenAdaptiveFilter:
     rule, or is kept by both in turn, has only transcripts of which the two lines above hold.
     """
 
-    budget: PrivacyBudget
-
     def quota(self, past: History, event: Event) -> int:
         """Return how many more executions of `event` the budget allows.
 
@@ -370,29 +349,18 @@ class FixedThenAdaptiveFilter:
             return self._single_event_filter.quota(executed, event)
         return self._adaptive_filter.quota(executed, event)
 
-    def noise_multiplier(
-        self,
-        sampling_rate: float,
-        steps: int,
-        relation: NeighbouringRelation,
-        past: History = _NOTHING,
-        least: float = LEAST_NOISE,
-    ) -> float:
-        """Return the smallest noise multiplier that allows `steps` releases after `past`, the past's own or another.
+    def noise_search(
+        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
+    ) -> NoiseSearch:
+        """Search the smallest noise multiplier that allows `steps` releases after `past`, the past's own or another.
 
         Raises:
             MechanismChanged: see `quota`.
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
         """
-        return alone(solve([self.noise_search(sampling_rate, steps, relation, past, least)]))
-
-    def noise_search(
-        self, sampling_rate: float, steps: int, relation: NeighbouringRelation, past: History, least: float
-    ) -> NoiseSearch:
-        """Search what `noise_multiplier` returns, so that the noise of many is solved together."""
         executed = executed_events(past)
         if sampling_rate == 1.0 and _only_gaussians(executed):
-            return self._gaussian_filter.noise_multiplier(sampling_rate, steps, relation, executed, least)
+            return (yield from self._gaussian_filter.noise_search(sampling_rate, steps, relation, executed, least))
         if not executed:
             return (yield from self._single_event_filter.noise_search(sampling_rate, steps, relation, executed, least))
         repeated = _repeated_event(past, sampling_rate, relation)
@@ -401,7 +369,7 @@ class FixedThenAdaptiveFilter:
             or repeated.noise_multiplier < least
             or self._single_event_filter.quota(past, repeated) < steps
         ):
-            return self._adaptive_filter.noise_multiplier(sampling_rate, steps, relation, past, least)
+            return (yield from self._adaptive_filter.noise_search(sampling_rate, steps, relation, past, least))
         try:
             other = self._adaptive_filter.noise_multiplier(sampling_rate, steps, relation, past, least)
         except ValueError:  # no budget is left for another mechanism

@@ -21,7 +21,6 @@ from fedprivacy.accounting.filters import (
     AdaptiveFilter,
     Filter,
     FixedMechanismFilter,
-    FixedThenAdaptiveFilter,
 )
 from fedprivacy.accounting.histories import UNLIMITED, Executed, executed_events, extend_history
 from fedprivacy.values.budget import PrivacyBudget
@@ -103,8 +102,7 @@ class RunLimit:
         return min(allowed, max(whole - taken, 0)) if whole < UNLIMITED else allowed
 
     def noise_multiplier(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
-        """Return the smallest noise multiplier with which the run may take `steps` steps; see
-        `Filter.noise_multiplier`.
+        """Return the smallest noise multiplier with which the run may take `steps` steps, by `Filter.noise_search`.
 
         Raises:
             MechanismChanged: the filter allows no such run after the history before it.
@@ -124,9 +122,7 @@ class RunLimit:
             least = yield Calibration(self.most, sampling_rate, steps, relation, frozenset(self.before.items()))
             if not kept.budget.enforced:
                 return least
-        if isinstance(kept, FixedMechanismFilter | FixedThenAdaptiveFilter):
-            return (yield from kept.noise_search(sampling_rate, steps, relation, self.before, least))
-        return kept.noise_multiplier(sampling_rate, steps, relation, self.before, least)
+        return (yield from kept.noise_search(sampling_rate, steps, relation, self.before, least))
 
     def _why_spent(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> str:
         """Name the filter and the noise that bound a spent client, and what helps: more noise only if it does."""
