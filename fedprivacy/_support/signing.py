@@ -88,7 +88,9 @@ def server_key(file: Path) -> Ed25519PrivateKey:
     """
     try:
         if not file.exists():
-            _write_new(file)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+            name_once(write_unnamed(file, made, PRIVATE), file)  # or another process was first
     except OSError as error:
         raise SigningKeyError(
             f"signing-key is '{file}', where no key can be made ({error.strerror}); name a folder that can be written."
@@ -122,10 +124,3 @@ def client_key(file: Path) -> EllipticCurvePrivateKey:
 
 def _label(purpose: str, message: bytes) -> bytes:
     return f"fedprivacy {purpose}\n".encode() + message
-
-
-def _write_new(file: Path) -> None:
-    """Make a key whole or not at all: a file of this name is either there with a key in it, or not there."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    name_once(write_unnamed(file, made, PRIVATE), file)  # or another process was first

@@ -216,7 +216,9 @@ def _compositions(
     """
     if min(np.min(pair(event).noise) for event in history) < _LEAST_NOISE:
         return
-    reach = _reach(history, delta)
+    tail = max(_NEGLIGIBLE * delta / sum(history.values()), float(np.finfo(float).tiny))
+    # Standard deviations of noise, a multiple of 1/2: growing histories share their discretised losses.
+    reach = math.ceil(-2.0 * float(scipy.special.ndtri(tail))) / 2.0
     supports = [support(event, direction, reach) for event in history]
     log2_step, fine = _log2_step(history, supports)
     log2_step, fine = log2_step + coarser, fine and not coarser
@@ -237,15 +239,6 @@ def _compositions(
         if epsilon >= min(placement.lowest, known):
             return
         known = epsilon
-
-
-def _reach(history: Mapping[Event, int], delta: float) -> float:
-    """Return the standard deviations of noise beyond which mass costs a negligible share of delta.
-
-    They are rounded up to a multiple of 1/2, so that growing histories share their discretised losses.
-    """
-    tail = max(_NEGLIGIBLE * delta / sum(history.values()), float(np.finfo(float).tiny))
-    return math.ceil(-2.0 * float(scipy.special.ndtri(tail))) / 2.0
 
 
 def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, float]]) -> tuple[int, bool]:

@@ -159,7 +159,8 @@ class PopulationAccountant:
         whose = np.arange(len(self)) if accounts is None else np.unique(_whole("accounts", accounts, len(self) - 1))
         if not np.isin(keys >> _MECHANISM_BITS, whose).all():
             raise ValueError("rows name an account that accounts does not; name each account that is restated.")
-        old = self._entries(whose)
+        starts, stops = np.searchsorted(self._keys, [whose << _MECHANISM_BITS, (whose + 1) << _MECHANISM_BITS])
+        old = _ranges(starts, stops - starts)
         both = np.union1d(self._keys[old], keys)
         before, after = np.zeros(both.size, dtype=np.int64), np.zeros(both.size, dtype=np.int64)
         before[np.searchsorted(both, self._keys[old])] = self._steps[old]
@@ -168,11 +169,6 @@ class PopulationAccountant:
         kept, kept_steps = np.delete(self._keys, old), np.delete(self._steps, old)
         at = np.searchsorted(kept, keys)
         self._keys, self._steps = np.insert(kept, at, keys), np.insert(kept_steps, at, total)
-
-    def _entries(self, rows: IntArray) -> IntArray:
-        """Return the places of all entries of accounts, shape [entries]; `rows` are distinct and increasing."""
-        starts, stops = np.searchsorted(self._keys, [rows << _MECHANISM_BITS, (rows + 1) << _MECHANISM_BITS])
-        return _ranges(starts, stops - starts)
 
     def _charges(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> tuple[IntArray, IntArray]:
         """Return the keys of (row, mechanism), increasing, and the steps of each; raise as `record`."""

@@ -290,7 +290,9 @@ def _sums(rates: FloatArray, log_powers: Callable[[FloatArray], FloatArray], ord
     for group in _groups(orders):
         log_choices, others = _choices(tuple(orders[group].tolist()))
         terms = others * log_rest + log_choices + log_terms[:, None, : log_choices.shape[1]]
-        log_sums[:, group] = _log_sum_exp(terms)
+        largest = terms.max(axis=-1)
+        centre = np.where(np.isfinite(largest), largest, 0.0)  # +inf and -inf are kept
+        log_sums[:, group] = np.asarray(centre + np.log(np.exp(terms - centre[..., None]).sum(axis=-1)))
     return log_sums
 
 
@@ -400,10 +402,3 @@ def _series(u: FloatArray, orders: FloatArray) -> FloatArray:
         series *= (orders - k + 1.0) / k * u
         series += 1.0
     return np.asarray(0.5 * orders * (orders - 1.0) * u**2 * series)
-
-
-def _log_sum_exp(log_terms: FloatArray) -> FloatArray:
-    """log of the sum of exponentials over the last axis; +inf and -inf are kept."""
-    largest = log_terms.max(axis=-1)
-    centre = np.where(np.isfinite(largest), largest, 0.0)
-    return np.asarray(centre + np.log(np.exp(log_terms - centre[..., None]).sum(axis=-1)))

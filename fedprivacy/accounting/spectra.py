@@ -136,7 +136,9 @@ def placements(moments: Moments, deltas: FloatArray, known: FloatArray) -> Place
     deviations = np.sqrt(np.minimum(moments.squares / moments.steps, _WIDEST))
     step = np.maximum(deviations / points_per_deviation(moments.bounded > 0.0, moments.steps), _FINEST_STEP)
     log2_step = np.nan_to_num(np.floor(np.log2(step))).astype(np.int64)
-    reach = _reach(moments.steps, deltas)
+    tails = np.maximum(_NEGLIGIBLE * deltas / moments.steps, float(np.finfo(float).tiny))
+    # Standard deviations of noise, as even numbers, beyond which mass costs a negligible share of delta.
+    reach = np.asarray(2.0 * np.ceil(-0.5 * scipy.special.ndtri(tails)), dtype=np.int64)
     # One event, on a grid that `pld` does not coarsen: calibration compares the two.
     alone = moments.highest[:, 0] >= moments.steps * moments.widest[:, 0]
     known = np.minimum(known, moments.epsilons(deltas))
@@ -186,12 +188,6 @@ def _shortest_periods(
         tilt[rows] = np.where(shorter < period[rows], other, tilt[rows])
         period[rows] = np.minimum(shorter, period[rows])
     return tilt, period
-
-
-def _reach(steps: FloatArray, deltas: FloatArray) -> IntArray:
-    """Return the standard deviations of noise beyond which mass costs a negligible share of delta, as even numbers."""
-    tails = np.maximum(_NEGLIGIBLE * deltas / steps, float(np.finfo(float).tiny))
-    return np.asarray(2.0 * np.ceil(-0.5 * scipy.special.ndtri(tails)), dtype=np.int64)
 
 
 def _curvature(log_moments: FloatArray) -> FloatArray:
@@ -308,7 +304,10 @@ class Spectrum(NamedTuple):
         lowest = np.maximum(np.abs(transforms[:, : LEVELS[-1] + 1]), 1e-300)
         with np.errstate(divide="ignore"):
             log_beyond = np.log(_largest_beyond(transforms, errors))
-        log_doubt = np.log1p(errors[:, None] / _smallest_kept(lowest))
+        borders = [0, *(np.minimum(LEVELS, lowest.shape[1] - 1) + 1).tolist()]
+        between = [lowest[:, start:end].min(axis=1, initial=np.inf) for start, end in itertools.pairwise(borders)]
+        smallest = np.asarray(np.minimum.accumulate(between, axis=0).T)  # up to each of `LEVELS`, or of all
+        log_doubt = np.log1p(errors[:, None] / smallest)
         level = np.minimum(levels(steps[:, None] * log_beyond), LEVELS.size - 1)
         spectra: dict[int, Spectrum] = {}
         for one in np.unique(level).tolist():
@@ -353,13 +352,6 @@ def _largest_beyond(transforms: ComplexArray, errors: FloatArray) -> FloatArray:
     beyond = np.sqrt(np.maximum.accumulate(between[::-1], axis=0)[::-1].T)
     largest[:, : len(borders)] = beyond + errors[:, None]
     return largest
-
-
-def _smallest_kept(magnitudes: FloatArray) -> FloatArray:
-    """Return the smallest magnitude up to each of `LEVELS`, or of all, shape [rows, levels]."""
-    borders = [0, *(np.minimum(LEVELS, magnitudes.shape[1] - 1) + 1).tolist()]
-    between = [magnitudes[:, start:end].min(axis=1, initial=np.inf) for start, end in itertools.pairwise(borders)]
-    return np.asarray(np.minimum.accumulate(between, axis=0).T)
 
 
 def levels(log_beyond: FloatArray, *, rough: bool = False) -> IntArray:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import enum
 import math
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Context
 
@@ -158,7 +158,9 @@ class Epsilon:
             raise MeaningsDiffer(
                 f"'{self}' is compared with {other!r}, which states neither delta nor view; compare its value."
             )
-        _check_same_meaning([self, other])
+        for name, remedy in _REMEDIES.items():
+            if (own := str(getattr(self, name))) != (others := str(getattr(other, name))):
+                raise MeaningsDiffer(f"the epsilons have different {name}s ({own}, {others}): {remedy}")
         return holds(self.value, other.value)
 
 
@@ -168,13 +170,6 @@ _REMEDIES = {
     "relation": "no theorem relates them; keep one account for each relation.",
     "unit": "what one of them loses says nothing of the other; keep one account for each unit.",
 }
-
-
-def _check_same_meaning(epsilons: Collection[Epsilon]) -> None:
-    for name, remedy in _REMEDIES.items():
-        values = dict.fromkeys(str(getattr(epsilon, name)) for epsilon in epsilons)
-        if len(values) > 1:
-            raise MeaningsDiffer(f"the epsilons have different {name}s ({', '.join(values)}): {remedy}")
 
 
 def _rounded_up(epsilon: float) -> str:

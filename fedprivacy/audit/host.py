@@ -219,13 +219,6 @@ class NotTheAuditorsError(RuntimeError):
     """A copy of a configuration in which the auditor's keys do not count: nothing was asked."""
 
 
-def write_key(file: Path) -> ec.EllipticCurvePrivateKey:
-    """A new key of a client, in a file as a SuperNode has it."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
-    return key
-
-
 def costliest(audited: Audited, node: Node) -> Grant:
     """One step that everybody joins, with the least noise that the configuration takes; sums can be read from it."""
     worst = node.worst()
@@ -259,7 +252,9 @@ class Host:
         """The host, while the block lasts; what was written for it is gone afterwards, however the block ends."""
         with tempfile.TemporaryDirectory(prefix="fedprivacy-audit-") as folder:
             place = Path(folder)
-            yield cls(node, place, Ed25519PrivateKey.generate(), write_key(place / "client.key"))
+            key = ec.generate_private_key(ec.SECP384R1())
+            (place / "client.key").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+            yield cls(node, place, Ed25519PrivateKey.generate(), key)
 
     def client(self, **run_config: str | int) -> DeployedClient:
         """The client, with an empty book; in a run with further settings.

@@ -79,17 +79,12 @@ def lower_bounds(
         RuntimeError: the client sent no update.
     """
     each = 1.0 - (1.0 - confidence) / (len(NAMES) + (trained is not None))
-    sizes = layer_sizes(task)
+    sizes = canaries.scaled_down([values.numel() for values in trainable_parameters(task.model()).values()])
     found = list(per_step(sizes, training, seed=seed, confidence=each, device=device))
     if shard is not None:
         found += own_records(task, shard, training, seed=seed, confidence=each, device=device, trained=trained)
     found += one_run_bounds(sizes, training, seed=seed, confidence=each, device=device)
     return tuple(found)
-
-
-def layer_sizes(task: Task) -> tuple[int, ...]:
-    """Parameters of each layer of a task's model that is trained; in proportion less, of a large model."""
-    return canaries.scaled_down([values.numel() for values in trainable_parameters(task.model()).values()])
 
 
 def per_step(

@@ -198,7 +198,7 @@ def dossier(
         about: the organisation's words, by the keys of `ABOUT`.
         threat_model: the organisation's, as text; empty: it gave none.
     """
-    first = sorted(certificates, key=lambda certificate: -_certified_epsilon(certificate))
+    first = sorted(certificates, key=lambda certificate: -or_infinite(certificate.epsilon))
     risk = risk_page.risk_of_certificate(first[0])
     models = [_model(run) for run in runs]
     named = {"name": " and ".join(dict.fromkeys(f"{model['task']} model" for model in models))} | dict(about)
@@ -216,10 +216,6 @@ def dossier(
         "threat_model": threat_model,
         "models": models,
     }
-
-
-def _certified_epsilon(certificate: Certificate) -> float:
-    return or_infinite(certificate.epsilon)
 
 
 def _model(run: FinishedRun) -> dict[str, Any]:

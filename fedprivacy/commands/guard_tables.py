@@ -89,7 +89,10 @@ def as_page(tally: Tally) -> RenderableType:
         return Text("Nothing was charged.")
     epsilon, _ = _reading(tally)
     cost = Text(str(epsilon), style="bold")
-    return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.allowance)), Text(_left_words(tally)))
+    table = Table("event", *figure_columns("steps in all", wrapped=True), "one step", box=SIMPLE_HEAD, pad_edge=False)
+    for number, (event, steps) in enumerate(tally.history.items(), start=1):
+        table.add_row(str(number), str(steps), str(event))
+    return Group(_entries(tally), table, cost, Text(_budget_words(tally.allowance)), Text(_left_words(tally)))
 
 
 def compare_with_certificate(tally: Tally, certificate: Certificate) -> dict[str, Any]:
@@ -165,13 +168,6 @@ def _entries(tally: Tally) -> Table:
         sealed = "correction" if isinstance(entry, CorrectionEntry) else "yes" if _is_sealed(tally, entry) else "no"
         time = entry.time[:16].replace("T", " ")
         table.add_row(Text(run_id), str(round), str(attempt), str(entry.steps), numbers[entry.event], sealed, time)
-    return table
-
-
-def _totals(tally: Tally) -> Table:
-    table = Table("event", *figure_columns("steps in all", wrapped=True), "one step", box=SIMPLE_HEAD, pad_edge=False)
-    for number, (event, steps) in enumerate(tally.history.items(), start=1):
-        table.add_row(str(number), str(steps), str(event))
     return table
 
 

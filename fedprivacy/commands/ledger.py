@@ -319,8 +319,16 @@ def rebind(
     ledger: LEDGER = "",
 ) -> None:
     """Let a client that renewed its key go on with the account that it has."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
     with opened_ledger(ledger) as opened, plain_errors(OSError, ValueError, code=2):
-        opened.rebind_key(client, key_hash(_pem(public_key)))
+        try:
+            key = load_ssh_public_key(public_key.read_bytes())
+        except (ValueError, UnsupportedAlgorithm) as problem:
+            raise ValueError(f"'{public_key}' holds no public key in OpenSSH's format ({problem}).") from problem
+        as_kept_by_flower = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        opened.rebind_key(client, key_hash(as_kept_by_flower))
     ERR.print(f"The account of {client} goes on under the new key.")
 
 
@@ -398,19 +406,3 @@ def _verified_text(verified: Verified) -> str:
         f"[green]Nothing was changed[/]: {counts}.\n"
         f"Entries up to {verified.signed} of {entries} are signed, by key {', '.join(signers)}."
     )
-
-
-def _pem(public_key: Path) -> bytes:
-    """A key in the form in which Flower's SuperLink keeps it.
-
-    Raises:
-        ValueError: the file holds no OpenSSH public key.
-    """
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-
-    try:
-        key = load_ssh_public_key(public_key.read_bytes())
-    except (ValueError, UnsupportedAlgorithm) as problem:
-        raise ValueError(f"'{public_key}' holds no public key in OpenSSH's format ({problem}).") from problem
-    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

@@ -43,7 +43,8 @@ def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
         ranked = sorted(outlooks, key=by)
         outlooks = [ranked[0], ranked[len(ranked) // 2], ranked[-1]]
     table = compact_table(*figure_columns("round", *map(_names, outlooks), wrapped=True))
-    for index in _shown_rounds(plan.config.rounds):
+    rounds, shown = plan.config.rounds, min(plan.config.rounds, 10)
+    for index in sorted({round(i * (rounds - 1) / max(shown - 1, 1)) for i in range(shown)}):  # evenly spread
         table.add_row(
             str(index + 1), *(epsilon_text(outlook.by_round[index], _most(outlook), 4) for outlook in outlooks)
         )
@@ -173,12 +174,6 @@ def _names(outlook: Outlook) -> str:
     """The client or the number of clients that a column or a row describes."""
     client_ids = outlook.group.client_ids
     return client_ids[0] if len(client_ids) == 1 else count_text(len(client_ids), "client")
-
-
-def _shown_rounds(rounds: int, most: int = 10) -> list[int]:
-    """Indices of at most `most` rounds, evenly spread, with the first and the last."""
-    shown = min(rounds, most)
-    return sorted({round(i * (rounds - 1) / max(shown - 1, 1)) for i in range(shown)})
 
 
 def _limit(epsilon: float) -> str:

@@ -197,7 +197,11 @@ def compare(
         return
     OUT.print(_comparison_table(compared))
     if compared.differing:
-        OUT.print(_differing_settings(compared))
+        values = [Column(escape(row["run"]), overflow="fold", justify="right") for row in compared.rows]
+        table = Table(*text_columns("setting"), *values, title="Settings that differ", title_justify="left")
+        for key, of_runs in compared.differing.items():
+            table.add_row(key, *map(escape, of_runs))
+        OUT.print(table)
     for caution in compared.cautions:
         OUT.print(f"[yellow]{escape(caution)}")
     others = [name for name in main_metrics(compared.metrics) if name != compared.metric]
@@ -226,15 +230,6 @@ def _comparison_table(compared: Comparison) -> Table:
             *["secret" if row["seed"] is None else str(row["seed"])] * seeded,
             *[compared.cost_text(row["cost"])] * costed,
         )
-    return table
-
-
-def _differing_settings(compared: Comparison) -> Table:
-    """Settings in which the runs differ: a row for each setting, a column for each run."""
-    values = [Column(escape(row["run"]), overflow="fold", justify="right") for row in compared.rows]
-    table = Table(*text_columns("setting"), *values, title="Settings that differ", title_justify="left")
-    for key, of_runs in compared.differing.items():
-        table.add_row(key, *map(escape, of_runs))
     return table
 
 

@@ -78,7 +78,10 @@ def write_backup(folder: Path, out: Path) -> Backup:
         with tarfile.open(draft, "w") as archive:
             for _, is_database, path in kept:
                 if is_database:
-                    _copy_database(path, copy)
+                    copy.unlink(missing_ok=True)  # as the database is now, whatever is being written
+                    with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
+                        source.backup(target)
+                    copy.chmod(path.stat().st_mode)
                 _add(archive, copy if is_database else path, path.relative_to(folder))
             entries = _export_ledger(folder, copy) if party.is_server else None
             if entries is not None:
@@ -128,14 +131,6 @@ def _is_database(path: Path) -> bool:
     with suppress(FileNotFoundError, IsADirectoryError), path.open("rb") as file:
         return not path.is_symlink() and file.read(len(_DATABASE)) == _DATABASE
     return False  # deleted since it was listed, a link to nothing, or an empty folder
-
-
-def _copy_database(database: Path, copy: Path) -> None:
-    """Copy a database as it is now, whatever is being written."""
-    copy.unlink(missing_ok=True)
-    with closing(sqlite3.connect(database)) as source, closing(sqlite3.connect(copy)) as target:
-        source.backup(target)
-    copy.chmod(database.stat().st_mode)
 
 
 def _export_ledger(folder: Path, copy: Path) -> int | None:

@@ -125,7 +125,7 @@ def _own_checks(settings: NodeSettings, key: Path, party: Party) -> list[Check]:
         ("records", lambda: _records(settings, party)),
         ("guard", lambda: _guard(settings, party)),
         ("room", lambda: _room(settings, party)),
-        ("memory", lambda: _memory(settings, party)),
+        ("memory", lambda: memory_for(training_bytes(_model(settings, party)), "a round")),
     ]
 
 
@@ -173,22 +173,14 @@ def _records(settings: NodeSettings, party: Party) -> str:
             f"the task does not work on records of this shape: {kind_and_place(error)}",
             "'fedprivacy doctor TASK' names what keeps it from training",
         ) from error
-    return f"the task reads {settings.folder}; {_each_by_itself(task, settings.folder)}"
-
-
-def _each_by_itself(task: OpenedTask, folder: Path) -> str:
-    """Change one cell after another in a copy of a few rows: a task that lets one change other records is refused.
-
-    What is said may be sent to the operator, so it is one of two constants; the doctor tells the data owner more.
-    """
     with hushed():
-        misread = try_cells(task, folder).misread
-    if misread:
+        misread = try_cells(task, settings.folder).misread
+    if misread:  # it may be sent to the operator, so it is a constant; the doctor tells the data owner more
         raise Objection(
             "one record decides what the task reads of others",
             "'fedprivacy doctor TASK --data-folder FOLDER', on this host, names the column",
         )
-    return "one cell changes no other record, where that could be tried"
+    return f"the task reads {settings.folder}; one cell changes no other record, where that could be tried"
 
 
 def _guard(settings: NodeSettings, party: Party) -> str:
@@ -228,10 +220,6 @@ def _room(settings: NodeSettings, party: Party) -> str:
     parameters = trainable_parameters(_model(settings, party))
     update, own = most_sealed(parameters), 2 * sum(parameter.nbytes for parameter in parameters.values())
     return room_on(settings.guard.parent, update + ENTRIES_ROOM, (KEPT_UPDATES + 1) * update + own, "a round")
-
-
-def _memory(settings: NodeSettings, party: Party) -> str:
-    return memory_for(training_bytes(_model(settings, party)), "a round")
 
 
 def _model(settings: NodeSettings, party: Party) -> nn.Module:

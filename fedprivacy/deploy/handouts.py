@@ -311,7 +311,11 @@ def _write_services(own: Path, facts: Mapping[str, Any], platform: Platform) -> 
         backup = Pod("backup", (backup_service(facts, services[0]),), lasting=True, besides=True, job=True)
         pods = {"pods": _pods(facts, services), "backup_pod": backup}
         _write_texts(own, {"Chart.yaml": "Chart.yaml", "values.yaml": "values.yaml"}, {**more, **pods})
-        _copy_chart(own)
+        chart = importlib.resources.files("fedprivacy.deploy").joinpath("chart")
+        (own / "templates").mkdir()
+        for file in chart.joinpath("templates").iterdir():
+            _write_file(own / "templates" / file.name, file.read_text("utf-8"))
+        _write_file(own / ".helmignore", chart.joinpath("helmignore").read_text("utf-8"))
 
 
 def _copy_lock(facts: Mapping[str, Any], folder: Path) -> None:
@@ -375,15 +379,6 @@ def _party(facts: Mapping[str, Any], *, of_many: bool = False) -> dict[str, Any]
 
 def _is_server(facts: Mapping[str, Any]) -> bool:
     return "client" not in facts
-
-
-def _copy_chart(own: Path) -> None:
-    """Copy the chart's templates, which are the same for every party: its values say what a party runs."""
-    chart = importlib.resources.files("fedprivacy.deploy").joinpath("chart")
-    (own / "templates").mkdir()
-    for file in chart.joinpath("templates").iterdir():
-        _write_file(own / "templates" / file.name, file.read_text("utf-8"))
-    _write_file(own / ".helmignore", chart.joinpath("helmignore").read_text("utf-8"))
 
 
 def _write_texts(folder: Path, texts: Mapping[str, str], facts: Mapping[str, object]) -> None:

@@ -259,14 +259,9 @@ def _versions(party: Party) -> str:
     told = f"install the same on every host; once all have another, write it in {PARTY_FILE}"
     if "fedprivacy" in different:
         raise Objection(f"{words}; the deployment has {said}", told)
-    if any(_series(own[name], wanted[name]) or name == "flwr" for name in different):
+    if any(name == "flwr" or own[name].split(".")[:2] != wanted[name].split(".")[:2] for name in different):
         raise warning(f"{words}; the deployment has {said}", told)
     return words
-
-
-def _series(one: str, other: str) -> bool:
-    """True if two versions differ in more than their last part."""
-    return one.split(".")[:2] != other.split(".")[:2]
 
 
 def _installed_program(name: str) -> str:

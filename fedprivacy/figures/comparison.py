@@ -234,7 +234,10 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
         raise ValueError("no run of the sweep has an epsilon to draw; sweep over several.")
     rows, baselines = _point_rows(shown), _baseline_rows(shown)
     values = [row[end] for row in [*rows, *baselines] for end in ("low", "mean", "high")]
-    frame = PlotFrame(_budget_axis(rows), _close_scale(metric, values), width)
+    low, high = min(values), max(values)  # close around the values, because differences must be visible
+    margin = HEADROOM * (high - low) or HEADROOM
+    percent = all(is_share(metric, min(max(value, 0.0), 1.0)) for value in values)
+    frame = PlotFrame(_budget_axis(rows), Scale(low - margin, high + margin, percent), width)
     names = [line.name for line in shown]
     colour = alt.Color("line:N", legend=None).scale(domain=names, range=list(RUNS[: len(names)]))
     dash = alt.StrokeDash("line:N", legend=None).scale(domain=names, range=list(DASHES[: len(names)]))
@@ -250,14 +253,6 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
         chart_of(labels).mark_text().encode(frame.y("place"), alt.XValue(frame.labels_begin), alt.Text("text:N")),
     ]
     return with_style(layer(layers, _sweep_title(shown, metric, width), width))
-
-
-def _close_scale(metric: str, values: Sequence[float]) -> Scale:
-    """Make a scale close around the values, because differences must be visible."""
-    low, high = min(values), max(values)
-    margin = HEADROOM * (high - low) or HEADROOM
-    percent = all(is_share(metric, min(max(value, 0.0), 1.0)) for value in values)
-    return Scale(low - margin, high + margin, percent)
 
 
 def _point_rows(lines: Sequence[EpsilonLine]) -> Rows:

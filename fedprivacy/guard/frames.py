@@ -101,7 +101,8 @@ def slot_block(frame: Frame) -> bytes:
 
 def empty_log() -> bytes:
     """Make a log without entries, with a new identity."""
-    return _header().ljust(BLOCK, b"\0") + slot_block(NO_ENTRY)
+    head = _HEADER.pack(MAGIC, _VERSION) + secrets.token_bytes(_IDENTITY_BYTES)
+    return (head + _CRC.pack(zlib.crc32(head))).ljust(BLOCK, b"\0") + slot_block(NO_ENTRY)
 
 
 def trustworthy_content(file: Path, data: bytes, last: Frame = NO_ENTRY, left_out: int = 0) -> Believed:
@@ -135,11 +136,6 @@ def trustworthy_content(file: Path, data: bytes, last: Frame = NO_ENTRY, left_ou
     if not _zero(tail):
         raise LogDamagedError(file, end, f"no entry follows number {last.sequence}, but {len(tail)} bytes do")
     return Believed(frames, end, Repair.CUT_TAIL if tail else Repair.NOTHING)
-
-
-def _header() -> bytes:
-    head = _HEADER.pack(MAGIC, _VERSION) + secrets.token_bytes(_IDENTITY_BYTES)
-    return head + _CRC.pack(zlib.crc32(head))
 
 
 def identity_in(file: Path, data: bytes) -> str:

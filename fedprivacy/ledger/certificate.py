@@ -249,8 +249,14 @@ def certify(
     budgets = verified.replay.budgets
     if unknown := sorted(set(dataset_ids) - budgets.keys()):
         raise no_dataset(ledger.name, unknown[0], budgets)
-    charges, receipts = _counted_charges(verified), _receipts(ledger, verified.head.number)
-    questions = _questions_by_attempt(verified.replay)
+    charges: dict[str, dict[ChargeKey, Charge]] = {}
+    for key, charge in verified.replay.charges.items():
+        if charge.state is not ChargeState.VOID:
+            charges.setdefault(key.dataset_id, {})[key] = charge
+    questions: dict[Attempt, list[QuestionKey]] = {}
+    for asked in sorted(verified.replay.questions):
+        questions.setdefault(Attempt(asked.run_id, asked.round, asked.attempt), []).append(asked)
+    receipts = _receipts(ledger, verified.head.number)
     changes = budget_changes(ledger.database, dataset_ids or budgets, last=verified.head.number)
     return [
         _state(
@@ -438,15 +444,6 @@ def _allowance(written: WrittenAllowance) -> Allowance:
     return Allowance(PrivacyBudget(epsilon, written.delta), written.filter, expires, written.deliberate)
 
 
-def _counted_charges(verified: Verified) -> dict[str, dict[ChargeKey, Charge]]:
-    """Group the charges that count by dataset."""
-    found: dict[str, dict[ChargeKey, Charge]] = {}
-    for key, charge in verified.replay.charges.items():
-        if charge.state is not ChargeState.VOID:
-            found.setdefault(key.dataset_id, {})[key] = charge
-    return found
-
-
 def _receipts(ledger: Ledger, last: int) -> dict[str, Counter[Software]]:
     """Count the signed receipts in the journal up to an entry, by dataset and by the program that the client ran.
 
@@ -474,14 +471,6 @@ def _cost(history: History, delta: float, rows: int = 1) -> float:
 
 def _signed_bytes(fields: Mapping[str, Any]) -> bytes:
     return canonical(fields).encode()
-
-
-def _questions_by_attempt(replay: Replay) -> dict[Attempt, list[QuestionKey]]:
-    """List the questions of each attempt, in order."""
-    found: dict[Attempt, list[QuestionKey]] = {}
-    for key in sorted(replay.questions):
-        found.setdefault(Attempt(key.run_id, key.round, key.attempt), []).append(key)
-    return found
 
 
 def _asked_of(

@@ -121,7 +121,9 @@ def keep(connection: Connection, attempt: Attempt, given: Iterable[Answer]) -> N
     wanted = _check_answers(given)
     datasets = {dataset_id for dataset_id, _ in wanted}
     _check_charged(connection, attempt, datasets)
-    known = _questions_of(connection, attempt)
+    mine = (questions.c[name] == value for name, value in attempt._asdict().items())
+    rows = connection.execute(select(questions.c.number, questions.c.question).where(*mine))
+    known = {row.number: row.question for row in rows}
     asked = dict(known)
     for answer in wanted.values():
         if asked.setdefault(answer.number, answer.question) != answer.question:
@@ -142,26 +144,17 @@ def _check_answers(given: Iterable[Answer]) -> dict[tuple[str, int], Answer]:
     for answer in given:
         which = f"the answer of dataset {answer.dataset_id} to question {answer.number}"
         try:
-            kept = _in_form(answer)
+            if journal.canonical(json.loads(answer.question)) != answer.question:
+                raise ValueError(f"its question is not in canonical JSON: {answer.question}")
+            noise_multiplier = float(answer.noise_multiplier)
+            if not (math.isfinite(noise_multiplier) and noise_multiplier > 0.0):
+                raise ValueError(f"its noise multiplier is {noise_multiplier}, and no positive, finite number")
+            kept = answer._replace(noise_multiplier=noise_multiplier, totals=unpack_totals(pack_totals(answer.totals)))
         except ValueError as problem:
             raise LedgerError(f"{which} cannot be kept: {problem}.") from problem
         if found.setdefault((answer.dataset_id, answer.number), kept) != kept:
             raise LedgerError(f"{which} is given twice, and not the same; nothing was kept.")
     return found
-
-
-def _in_form(answer: Answer) -> Answer:
-    """Convert an answer to plain numbers.
-
-    Raises:
-        ValueError: a field has a value that cannot be stored.
-    """
-    if journal.canonical(json.loads(answer.question)) != answer.question:
-        raise ValueError(f"its question is not in canonical JSON: {answer.question}")
-    noise_multiplier = float(answer.noise_multiplier)
-    if not (math.isfinite(noise_multiplier) and noise_multiplier > 0.0):
-        raise ValueError(f"its noise multiplier is {noise_multiplier}, and no positive, finite number")
-    return answer._replace(noise_multiplier=noise_multiplier, totals=unpack_totals(pack_totals(answer.totals)))
 
 
 def _check_charged(connection: Connection, attempt: Attempt, datasets: Collection[str]) -> None:
@@ -175,13 +168,6 @@ def _check_charged(connection: Connection, attempt: Attempt, datasets: Collectio
                 f"dataset {dataset_id} has {f'a {state}' if state else 'no'} charge for {attempt}; an answer is kept "
                 "once its charge is committed."
             )
-
-
-def _questions_of(connection: Connection, attempt: Attempt) -> dict[int, str]:
-    """Read the questions of an attempt that anybody has answered, by number."""
-    mine = (questions.c[name] == value for name, value in attempt._asdict().items())
-    rows = connection.execute(select(questions.c.number, questions.c.question).where(*mine))
-    return {row.number: row.question for row in rows}
 
 
 _AsKept = tuple[str, float, bytes]  # question, noise multiplier, packed totals

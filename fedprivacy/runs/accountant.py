@@ -91,7 +91,9 @@ class Odometer:
 
     def read(self) -> PopulationSpent:
         """Everybody's privacy loss so far, by client_id."""
-        self._unread |= self._expired_datasets()
+        now = datetime.datetime.now(datetime.UTC)
+        while self._expiring and self._expiring[0][0] <= now:  # its budget has ended since the last reading
+            self._unread.add(heapq.heappop(self._expiring)[1])
         reading = self._ledger.read_changed(self._clients.keys(), self._head, self._unread)
         self.last = self.last.update(self._spent_by(reading))
         self._head, self._unread = reading.head, set()
@@ -126,13 +128,6 @@ class Odometer:
         if allowance.expires is not None:  # nobody will write when that moment comes
             heapq.heappush(self._expiring, (allowance.expires, dataset))
         return self._left(dataset, allowance, account.history)
-
-    def _expired_datasets(self) -> set[str]:
-        """Datasets whose budgets have ended since the last reading."""
-        expired, now = set(), datetime.datetime.now(datetime.UTC)
-        while self._expiring and self._expiring[0][0] <= now:
-            expired.add(heapq.heappop(self._expiring)[1])
-        return expired
 
     def _epsilons(self, reading: ChangedAccounts) -> Mapping[str, float]:
         """The privacy loss of every dataset that was read; only those whose history has changed are computed."""

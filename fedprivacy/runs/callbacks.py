@@ -140,7 +140,12 @@ class EarlyStopping(Callback):
             self.metric = shown_metric(self._declared, result.metrics)
         value = result.metrics.get(self.metric)
         if value is None:
-            self._check_measured(result)
+            if self.best is None and self.waited == 0 and result.round >= self._due:
+                wanted, known = self.metric or self._declared, ", ".join(result.metrics) or "none"
+                raise CallbackError(
+                    f"metric is '{wanted}', which no round has measured until round {result.round}; the metrics are "
+                    f"{known}."
+                )
         elif self._better(value):
             self.best, self.best_round, self.waited = value, result.round, 0
         else:
@@ -156,15 +161,6 @@ class EarlyStopping(Callback):
         less = less_is_better(self.metric) if self._asked[1] is None else self._asked[1]
         gain = self.best - value if less else value - self.best
         return gain > 0.0 and gain >= self.least_change
-
-    def _check_measured(self, result: RoundResult) -> None:
-        """A name that no round knows would wait for ever."""
-        if self.best is None and self.waited == 0 and result.round >= self._due:
-            wanted, known = self.metric or self._declared, ", ".join(result.metrics) or "none"
-            raise CallbackError(
-                f"metric is '{wanted}', which no round has measured until round {result.round}; the metrics are "
-                f"{known}."
-            )
 
 
 class Callbacks:

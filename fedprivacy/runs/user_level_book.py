@@ -46,7 +46,12 @@ class UserLevelBook:
         self._account, self._charged = UserLevelAccount(), set[tuple[int, int]]()
         self._most = noise.rounds_left
         self._released: set[Attempt] = set()
-        for line in self._whole_lines():
+        content = self._file.read_bytes() if self._file.exists() else b""
+        whole = content[: content.rfind(b"\n") + 1]  # half a line, which a crash has left, was followed by no release
+        if whole != content:
+            with writing(self._file.parent):
+                write_durably(self._file, whole)
+        for line in whole.splitlines():
             entry = json.loads(line)
             if entry["run_id"] == run_id:
                 self._account.record(entry["sampling_rate"], entry["noise_multiplier"])
@@ -100,12 +105,3 @@ class UserLevelBook:
     def _is_paid(self, attempt: Attempt) -> bool:
         """Tell whether the very same release was charged before the run was stopped."""
         return self._repeatable and (attempt.round, attempt.attempt) in self._charged
-
-    def _whole_lines(self) -> list[bytes]:
-        """The account's lines; half a line, which a crash has left, was followed by no release, and goes."""
-        content = self._file.read_bytes() if self._file.exists() else b""
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            with writing(self._file.parent):
-                write_durably(self._file, whole)
-        return whole.splitlines()

@@ -76,7 +76,8 @@ class Optimisation:
         self._scheduler: LRScheduler | None = None
         if schedule is None:
             return
-        if _makes_scheduler(schedule):
+        made = schedule.func if isinstance(schedule, partial) else schedule
+        if isinstance(made, type) and issubclass(made, LRScheduler):
             self._scheduler = scheduler = cast(MakesScheduler, schedule)(optimizer)
             _check_takes_nothing("schedule", scheduler)
         else:
@@ -134,11 +135,6 @@ def optimizer_of(
         raise ValueError("optimizer moves parameters that are not the model's; make it of model.parameters().")
     _check_takes_nothing("optimizer", made)
     return made
-
-
-def _makes_scheduler(schedule: GivenSchedule) -> bool:
-    made = schedule.func if isinstance(schedule, partial) else schedule
-    return isinstance(made, type) and issubclass(made, LRScheduler)
 
 
 def _rate(schedule: Rates, step: int) -> float:

@@ -54,11 +54,13 @@ _LEAST_STEPS = 60
 
 def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
     """Noise of trainings with every record, whose sums are the same; and with samples."""
-    drawn, of_rounds = _with_every_record(audited), _rows_of_rounds(audited)
+    rounds = audited.rounds(audited.shard, 1, _ROUNDS, **EVERY)
+    drawn, of_rounds = _with_every_record(audited), np.array([audited.sum_of(training, **EVERY) for training in rounds])
     if not (np.isfinite(drawn).all() and np.isfinite(of_rounds).all()):
         alarms.must(False, "Sums are no numbers, and no noise can be found in them.")
         return
-    if _is_silent(audited, drawn[0, 0]):
+    silent = audited.sum(audited.shard, 100, noise_multiplier=SILENT)
+    if float(np.linalg.norm(drawn[0, 0] - silent)) <= _SILENCE * audited.unit * math.sqrt(audited.size):
         alarms.must(False, "Sums leave without noise, or next to none, whatever noise is asked for.")
         return
     _test_repeated(alarms, drawn[:, 0], audited.unit, "trainings")
@@ -112,18 +114,6 @@ def _with_every_record(audited: AuditedApp) -> Rows:
     count = max(min(enough, allowed), _FEWEST)
     sums = [audited.sums(audited.shard, 100 + draw) for draw in range(count)]
     return np.array([each[: min(map(len, sums))] for each in sums])
-
-
-def _is_silent(audited: AuditedApp, sum: Rows) -> bool:
-    """Return whether the first noisy sum is what it would be if no noise were asked for."""
-    silent = audited.sum(audited.shard, 100, noise_multiplier=SILENT)
-    return float(np.linalg.norm(sum - silent)) <= _SILENCE * audited.unit * math.sqrt(audited.size)
-
-
-def _rows_of_rounds(audited: AuditedApp) -> Rows:
-    """The same of rounds of one app, which is seeded before the first."""
-    rounds = audited.rounds(audited.shard, 1, _ROUNDS, **EVERY)
-    return np.array([audited.sum_of(training, **EVERY) for training in rounds])
 
 
 def _rows_of_steps(audited: AuditedApp, drawn: Rows) -> Rows:

@@ -241,7 +241,7 @@ def _apart(one: Field, other: Field) -> float:
 
 def changes(audited: AuditedApp, alarms: Alarms) -> Iterator[Change]:
     """Changes by each record alone, and among others; in later steps, if nothing is wrong with the first."""
-    companies = [(company, _without(audited, company)) for company in _companies(audited)]
+    companies = [(company, _sum(audited, _other(audited, company))) for company in _companies(audited)]
     seen = []
     for about, record in variants(audited):
         seen.append(_alone(audited, about, record))
@@ -283,10 +283,6 @@ def _removes(audited: AuditedApp) -> bool:
 def _other(audited: AuditedApp, company: Shard) -> Shard:
     """The neighbour of a company that one record more joins."""
     return company if _removes(audited) else beside(company, rows_of(company, slice(0, 1)))
-
-
-def _without(audited: AuditedApp, company: Shard) -> Gradient:
-    return _sum(audited, _other(audited, company))
 
 
 def _among(audited: AuditedApp, about: str, record: Shard, company: Shard, rest: Gradient) -> Change:

@@ -267,7 +267,12 @@ class AuditedApp:
                 f"app {self.name}: train() took all records at once; take the batch of each step from `records`, so "
                 "that the audit sees who joins."
             )
-        self._check_silence()
+        silent, loud = (self._difference(noise_multiplier=n) for n in (SILENT, self.app.settings.noise_multiplier))
+        if silent > self.unit * math.sqrt(self.size) and loud < 1.2 * silent:
+            raise AppError(
+                f"app {self.name}: train() was asked for next to no noise, and its sums differ as much as with "
+                "noise; pass on asked.noise_multiplier."
+            )
 
     def _failure(self, error: Exception) -> str:
         if self.train(self.shard, **EVERY).error is not None:
@@ -276,15 +281,6 @@ class AuditedApp:
             f"app {self.name}: train() fails where it is asked for next to no noise: {sources.describe_error(error)}. "
             "Compute no epsilon in train(), where accountants may give up; epsilon() is asked for it."
         )
-
-    def _check_silence(self) -> None:
-        """Check that sums differ less with next to no noise than with it, unless the training itself is random."""
-        silent, loud = (self._difference(noise_multiplier=n) for n in (SILENT, self.app.settings.noise_multiplier))
-        if silent > self.unit * math.sqrt(self.size) and loud < 1.2 * silent:
-            raise AppError(
-                f"app {self.name}: train() was asked for next to no noise, and its sums differ as much as with "
-                "noise; pass on asked.noise_multiplier."
-            )
 
     def _difference(self, **asked: Any) -> float:
         one, other = (self.sum(self.shard, draw, **asked) for draw in (0, 1))

@@ -8,7 +8,6 @@ recomputed, round by round.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -135,7 +134,8 @@ def _executed_histories(folder: Path, history: RunHistory) -> dict[str, tuple[Hi
     if not Ledger.exists(url := ledger_of(folder)):
         return {client: (executed, []) for client, executed in own.items()}
     ledger, run_id = Ledger(url, create=False), read_run_id(folder)
-    datasets = _datasets(ledger, own)
+    # A dataset is named by its client behind the last slash.
+    datasets = {name.rpartition("/")[2]: name for name in ledger.dataset_ids() if name.rpartition("/")[2] in own}
     accounts = ledger.accounts(list(datasets.values()))
     in_run = ledger.accounts_in_run(run_id, list(datasets.values())) if run_id else {}
     allowances = ledger.allowances(list(datasets.values()))
@@ -181,8 +181,3 @@ def _costs_as_much(event: object, expected: PoissonSampledGaussian) -> bool:
         and math.isclose(event.sampling_rate, expected.sampling_rate, rel_tol=1e-9)
         and math.isclose(event.noise_multiplier, expected.noise_multiplier, rel_tol=1e-9)
     )
-
-
-def _datasets(ledger: Ledger, clients: Mapping[str, object]) -> dict[str, str]:
-    """The dataset of each client: they are named by what comes behind the last slash."""
-    return {name.rpartition("/")[2]: name for name in ledger.dataset_ids() if name.rpartition("/")[2] in clients}

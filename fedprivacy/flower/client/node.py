@@ -127,7 +127,12 @@ class NodeSettings:
         try:
             budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
             key = signing.client_key(Path(str(node["key"])))
-            answerable = _answerable(node, budget)
+            own = PrivacyBudget(float(node["question-epsilon"]), budget.delta) if "question-epsilon" in node else None
+            if own is not None and own.epsilon > budget.epsilon:
+                raise ValueError(f"question-epsilon is {own.epsilon}, and epsilon {budget.epsilon}: it is a part of it")
+            kinds, columns = names_in(str(node.get("questions", ""))), names_in(str(node.get("question-columns", "")))
+            least = float(node.get("smallest-cohort", SMALLEST_COHORT))
+            answerable = Answerable(frozenset(kinds), frozenset(columns), own, least)
             tasks = allowed_tasks(names_in(f"{node.get('task', '')},{node.get('tasks', '')}"))
         except signing.SigningKeyError as error:
             raise Refused(RefusalCode.NO_KEY, str(error)) from error
@@ -291,20 +296,6 @@ def _problems(node: UserConfig) -> list[str]:
         elif not right(value):
             problems.append(f"gives {name} as {value!r}; give {remedy}")
     return problems
-
-
-def _answerable(node: UserConfig, budget: PrivacyBudget) -> Answerable:
-    """The questions that a node configuration lets a server ask.
-
-    Raises:
-        ValueError: the budget for questions is invalid, or larger than the whole budget.
-    """
-    own = PrivacyBudget(float(node["question-epsilon"]), budget.delta) if "question-epsilon" in node else None
-    if own is not None and own.epsilon > budget.epsilon:
-        raise ValueError(f"question-epsilon is {own.epsilon}, and epsilon {budget.epsilon}: it is a part of it")
-    kinds, columns = names_in(str(node.get("questions", ""))), names_in(str(node.get("question-columns", "")))
-    least = float(node.get("smallest-cohort", SMALLEST_COHORT))
-    return Answerable(frozenset(kinds), frozenset(columns), own, least)
 
 
 def _promise(name: str, allowed: AllowedTask) -> str:

@@ -127,7 +127,10 @@ class FederatedRun:
         parts.accounts.check(plan.config)
         self._participation = participation_of(plan.config, self.run_id)
         if plan.config.user_level:
-            _check_user_level(strategy, parts.checkpoints)
+            check_averages(strategy)
+            if parts.checkpoints is None:
+                account = "user-level noise is charged to an account in the run's folder, and there is none"
+                raise ConfigError([f"{account}; give PrivateStrategy checkpoints, a folder."])
         self._strategy, self._plan, self._parts, self._resume = strategy, plan, parts, resume
         self._callbacks = Callbacks(parts.callbacks)
         if resume:
@@ -191,7 +194,11 @@ class FederatedRun:
             outcome = rounds.settle(opened, rounds.send(opened))
             if opened.sampled or not outcome.all_lost:  # whether some are asked again must not depend on others
                 break
-        self._average(rounds, outcome, model)
+        aggregated, metrics = rounds.average(outcome)
+        if metrics:
+            self.result.train_metrics_clientapp[outcome.opened.attempt.round] = metrics
+        if aggregated is not None:
+            model.advance(aggregated)
         outcome = replace(outcome, updates={})  # as large as the model, each: free them before the checkpoint is made
         return self._finish(rounds, outcome, model, evaluate)
 
@@ -205,22 +212,18 @@ class FederatedRun:
         """
         finished = self._round_result(rounds, outcome, model.kept, evaluate)
         self.clock = outcome.ended
-        self._tell(finished)
-        self._leave_model(finished.round, model.kept)
+        for observe in (self._log_round, *self._parts.observers):
+            observe(finished)
+        self._callbacks.after_round(finished)
+        if self.measures.kept is not None:
+            self.result.personal = ClientModels(self._plan, self.measures.kept, finished.round, model.kept).personal
+        self.result.arrays = model.kept
         rounds.accounts.sign()
         reach("server.round-recorded")
         self._keep(finished.round, model, rounds)
         reach("server.checkpointed")
         _check_worth_it(outcome)
         return finished
-
-    def _average(self, rounds: RunRounds, outcome: RoundOutcome, model: GlobalModel) -> None:
-        """Advance to the model that the wrapped strategy makes of the updates."""
-        aggregated, metrics = rounds.average(outcome)
-        if metrics:
-            self.result.train_metrics_clientapp[outcome.opened.attempt.round] = metrics
-        if aggregated is not None:
-            model.advance(aggregated)
 
     def _round_result(
         self, rounds: RunRounds, outcome: RoundOutcome, kept: ArrayRecord, evaluate: EvaluateFn | None
@@ -252,18 +255,6 @@ class FederatedRun:
             most_charged=rounds.accounts.most_charged(),
             user_level=self._user_level.spent() if self._user_level else None,
         )
-
-    def _tell(self, finished: RoundResult) -> None:
-        """Tell the observers, then the callbacks."""
-        for observe in (self._log_round, *self._parts.observers):
-            observe(finished)
-        self._callbacks.after_round(finished)
-
-    def _leave_model(self, number: int, kept: ArrayRecord) -> None:
-        """Put the model of the round into the result now, so that a stopped run has it."""
-        if self.measures.kept is not None:
-            self.result.personal = ClientModels(self._plan, self.measures.kept, number, kept).personal
-        self.result.arrays = kept
 
     def _keep(self, number: int, model: GlobalModel, rounds: RunRounds) -> None:
         """Write the checkpoint from which the run can go on."""
@@ -441,16 +432,4 @@ def _check_worth_it(outcome: RoundOutcome) -> None:
         raise RoundFailedError(
             f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
             "nothing; the clients' own logs say what happened."
-        )
-
-
-def _check_user_level(strategy: Strategy, folder: Path | None) -> None:
-    """Refuse, by a `ConfigError`, a strategy or a missing folder that user-level noise cannot work with."""
-    check_averages(strategy)
-    if folder is None:
-        raise ConfigError(
-            [
-                "user-level noise is charged to an account in the run's folder, and there is none; give "
-                "PrivateStrategy checkpoints, a folder."
-            ]
         )

@@ -309,7 +309,13 @@ class ClientRegistry:
 
     def _enrol(self, node: NodeInfo, registered_key: bytes, reply: Message, taken: set[str]) -> None:
         try:
-            enrolment = _parse(reply)
+            if reply.has_error():
+                raise MessageError(f"its ClientApp failed with Flower's code {reply.error.code}; its own log says why")
+            if Refusal.name in reply.content:
+                raise MessageError(f"it refused ({Refusal.of(reply).code}); its own log says why")
+            if Enrolment.name not in reply.content:
+                raise MessageError("its answer holds no enrolment")
+            enrolment = Enrolment.of(reply)
             claims = claims_of(enrolment.spent)
             client_id = node.name if registered_key else enrolment.client_id
             if client_id in taken:
@@ -355,13 +361,3 @@ def _authenticated_key(node: NodeInfo) -> bytes:
             "SuperNode with 'flwr supernode register KEY.pub --name CLIENT'"
         )
     return b""
-
-
-def _parse(reply: Message) -> Enrolment:
-    if reply.has_error():
-        raise MessageError(f"its ClientApp failed with Flower's code {reply.error.code}; its own log says why")
-    if Refusal.name in reply.content:
-        raise MessageError(f"it refused ({Refusal.of(reply).code}); its own log says why")
-    if Enrolment.name not in reply.content:
-        raise MessageError("its answer holds no enrolment")
-    return Enrolment.of(reply)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -62,20 +62,15 @@ def try_task(task: OpenedTask, config: RunConfig, clients: Iterable[int]) -> Non
         if question is not None and config.privacy:
             try_table(task, config, question.columns)
         measured = (model if question is None else nn.Sequential(standardiser(question), model)).eval()
-        _told_of_nan(task, task.evaluate(measured))
+        if bad := [name for name, value in task.evaluate(measured).items() if math.isnan(value)]:
+            log.warning(
+                "task %s: evaluate() returns no number for %s; see that it has records. Nothing is spent yet.",
+                task.name,
+                ", ".join(bad),
+            )
         _measured_by_client(task, measured, config.clients)
     finally:
         before.restore()
-
-
-def _told_of_nan(task: OpenedTask, metrics: Mapping[str, float]) -> None:
-    """Warn that a new model is measured as "not a number", which is what a mean of no records is."""
-    if bad := [name for name, value in metrics.items() if math.isnan(value)]:
-        log.warning(
-            "task %s: evaluate() returns no number for %s; see that it has records. Nothing is spent yet.",
-            task.name,
-            ", ".join(bad),
-        )
 
 
 def machine_for(task: OpenedTask, config: RunConfig, *, stacked: bool) -> Machine:

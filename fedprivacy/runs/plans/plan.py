@@ -339,7 +339,11 @@ class TrainingPlan(RunPlan):
         """
         plan = cls._of(given, task, run_id)
         _check_layers(plan)
-        _check_views(plan)
+        if plan.config.augmentation_multiplicity:
+            try:
+                plan.task.needed_augmentation()
+            except TaskError as error:
+                raise ConfigError([f"augmentation-multiplicity is set, and {error}"]) from error
         if plan.config.initial_model:
             initial_parameters(plan.config.initial_model, plan.task)
         _ = plan.noise, plan.user_level  # before anything is spent
@@ -516,15 +520,6 @@ def _check_layers(plan: TrainingPlan) -> None:
         _ = plan.config.algorithm_in(1).layers(plan.task.model())
     except ValueError as error:
         raise ConfigError([f"algorithm is '{plan.config.algorithm}', and {error}"]) from error
-
-
-def _check_views(plan: TrainingPlan) -> None:
-    """Raise a `ConfigError` unless the task has views of records, where the run wants some."""
-    if plan.config.augmentation_multiplicity:
-        try:
-            plan.task.needed_augmentation()
-        except TaskError as error:
-            raise ConfigError([f"augmentation-multiplicity is set, and {error}"]) from error
 
 
 def _check_one_step(plan: TrainingPlan) -> None:

@@ -246,7 +246,12 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
         together.append(str(error))
     if opened:
         together += task_problems(opened) + recipe_problems(opened.recipe, settings, wrong)
-        settings = _recipe_settings(opened, settings) | {"task": opened.word} | settings
+        recipe = dataclasses.asdict(opened.recipe)
+        if "noise_multiplier" in settings and not {"epsilon", "spend"} & settings.keys():
+            recipe["epsilon"] = math.inf  # noise without a budget asks to measure, not to enforce
+        if "optimizer" in settings and settings["optimizer"] != opened.recipe.optimizer:
+            recipe |= {"momentum": 0.0, "weight_decay": 0.0}  # the recipe's are for its own optimiser
+        settings = recipe | {"task": opened.word} | settings
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
     if not settings["privacy"]:
@@ -280,16 +285,3 @@ def _as_kept(name: str, value: Value) -> Value:
 
 def _value_words(value: Value | None) -> str:
     return "which was left open" if value in (None, "") else str(value)
-
-
-def _recipe_settings(task: Task, given: Mapping[str, Value]) -> dict[str, Value]:
-    """The task's recipe. A noise multiplier that comes without a budget asks to measure, not to enforce.
-
-    Momentum and weight decay are the recipe's for its own optimiser; another one has none until they are given.
-    """
-    recipe = dataclasses.asdict(task.recipe)
-    if "noise_multiplier" in given and not {"epsilon", "spend"} & given.keys():
-        recipe["epsilon"] = math.inf
-    if "optimizer" in given and given["optimizer"] != task.recipe.optimizer:
-        recipe |= {"momentum": 0.0, "weight_decay": 0.0}
-    return recipe

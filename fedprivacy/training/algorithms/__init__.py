@@ -99,16 +99,12 @@ def algorithm_of(text: str) -> Algorithm:
     given = {setting: value for setting, value in named.items() if setting != "name"}
     if given.keys() != arguments_of(named["name"]):
         raise ValueError(f"algorithm must have the settings of '{named['name']}', and no others.")
-    _check(given)
-    algorithm = ALGORITHMS[named["name"]](**given)
-    if text_of(algorithm) != text:
-        raise ValueError("algorithm is not written as it would be here.")
-    return algorithm
-
-
-def _check(settings: Mapping[str, object]) -> None:
-    pull, steps = settings.get("pull", 0.0), settings.get("personal_steps", 0)
+    pull, steps = given.get("pull", 0.0), given.get("personal_steps", 0)
     if type(pull) is not float or not 0.0 <= pull <= LARGEST_PULL:
         raise ValueError(f"pull must be a number from 0 to {LARGEST_PULL:g}.")
     if type(steps) is not int or not 0 <= steps <= _MOST_STEPS:
         raise ValueError(f"personal_steps must be an integer from 0 to {_MOST_STEPS}.")
+    algorithm = ALGORITHMS[named["name"]](**given)
+    if text_of(algorithm) != text:
+        raise ValueError("algorithm is not written as it would be here.")
+    return algorithm
