@@ -24,11 +24,7 @@ class Software(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Read what `str` wrote.
-
-        Raises:
-            ValueError: it is something else.
-        """
+        """Read what `str` wrote. Raises ValueError: it is something else."""
         if not _WRITTEN.fullmatch(text):
             raise ValueError("names no version of fedprivacy with the digest of its files.")
         name, _, digest = text.rpartition(" ")

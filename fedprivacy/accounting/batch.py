@@ -301,9 +301,7 @@ class Curves:
         )
 
     def excess(self, points: FloatArray) -> FloatArray:
-        """Compute log of delta over the target, at each history's grid point counted from its origin; shape
-        [histories].
-        """
+        """Compute log of delta over the target at grid points counted from each history's origin; shape [histories]."""
         return self._excess(points, self._values(points))
 
     def _excess(self, points: FloatArray, values: FloatArray) -> FloatArray:
@@ -374,9 +372,7 @@ class Curves:
         return results
 
     def _guess(self) -> FloatArray:
-        """Find the points where the target is nearly met, in grid points from the origin, by secants; shape
-        [histories].
-        """
+        """Find by secants where the target is nearly met, in grid points from the origin; shape [histories]."""
         points = np.zeros(self.origin.size)
         slope = np.full(points.shape, -self.grid.tilt_per_step)
         curves, left = self, np.arange(points.size)

@@ -184,9 +184,7 @@ def _costs(noises: Mapping[Calibration, float]) -> list[float]:
 
 
 def _guessed_noise(before: Mapping[Calibration, float]) -> tuple[list[float], list[float]]:
-    """Guess noise multipliers of calibrations whose pasts cost so much, and the slopes of log epsilon by their
-    logarithms.
-    """
+    """Guess noise multipliers after pasts that cost so much, and the slopes of log epsilon by their logarithms."""
     settings = [
         (
             _AIM * one.budget.epsilon,

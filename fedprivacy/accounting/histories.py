@@ -167,11 +167,7 @@ def _check_relations(events: Iterable[Event]) -> None:
 
 
 def check_delta(delta: float) -> float:
-    """Return `delta` if it is valid.
-
-    Raises:
-        ValueError: it is not in (0, 1).
-    """
+    """Return `delta` if it is valid. Raises ValueError: it is not in (0, 1)."""
     if not (0.0 < delta < 1.0 and math.isfinite(delta)):
         raise ValueError(f"delta is {delta}; choose a probability in (0, 1), well below 1 / shard size.")
     return delta

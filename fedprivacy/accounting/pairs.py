@@ -170,9 +170,7 @@ class SampledGaussians:
         return self._losses(np.stack([-reach * self.noise, last + reach * self.noise], axis=1)).T
 
     def deviations(self) -> FloatArray:
-        """Return the standard deviations of the loss under P and, with the opposite sign, under Q, in nats, to a few
-        digits, shape [2, pairs].
-        """
+        """Return the loss's standard deviations under P and, negated, under Q, in nats, roughly, shape [2, pairs]."""
         z, joining = np.linspace(-9.0, 9.0, 181), self._joining
         x = np.add(joining.rows[:, None], np.multiply.outer(self.noise, z)[:, None], dtype=np.float64)
         losses = self._losses(x.reshape(self.noise.size, -1))
@@ -380,9 +378,7 @@ class SampledLaplace(_Alone):
 
 @dataclass(frozen=True, slots=True)
 class ResponsePair(_Alone):
-    """The pair of randomised response: P gives the first category with 1 - f + f / k, each other with f / k; Q the
-    second.
-    """
+    """Randomised response: P gives the first category with 1 - f + f / k, each other with f / k; Q the second."""
 
     categories: int  # k >= 2
     uniform_probability: float  # f, in (0, 1]
@@ -487,9 +483,7 @@ def _weighted_deviations(losses: FloatArray, weights: FloatArray) -> FloatArray:
 
 
 def mixture_losses(mixing: Mixing, log_ratios: FloatArray) -> FloatArray:
-    """Return losses of a mixture at outcomes where the loss of P given that some row joins has the given values, in
-    nats; one dimension.
-    """
+    """Return a mixture's losses, in nats, where the loss of P given that some row joins has these values; 1-D."""
     is_near = (log_ratios < 1.0) & (mixing.some < _NEARLY_SURE)
     near, far = np.flatnonzero(is_near), np.flatnonzero(~is_near)
     losses = np.empty(log_ratios.shape)

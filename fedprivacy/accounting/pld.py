@@ -362,9 +362,7 @@ class DeltaCurve:
 
 
 def _log_delta(terms: Terms, placement: GridPlacement, grid: IntArray) -> FloatArray:
-    """Compute the log of an upper bound on delta, infinite losses excepted, at consecutive grid points; shape of
-    `grid`.
-    """
+    """Compute the log of an upper bound on delta, infinite losses excepted, at consecutive points; shape of `grid`."""
     points, tilt = placement.points, TILTS[placement.tilt]
     kept, values, doubt, log_scale = composed_transform(terms, points, placement.tilt, int(grid[0]))
     kernel = hockey_stick(tilt, placement.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)

@@ -242,9 +242,7 @@ class _Memo:
         self._keys, self._values = np.empty(0, dtype=np.int64), np.empty(0)
 
     def get(self, keys: IntArray, compute: Callable[[IntArray], FloatArray]) -> FloatArray:
-        """Return the value of every key, distinct and increasing; `compute` returns those of places that are not
-        cached.
-        """
+        """Return the value of every key, distinct and increasing; `compute` returns those of places not cached."""
         values = np.empty(keys.size)
         at, known = _locate(self._keys, keys)
         values[known] = self._values[at[known]]

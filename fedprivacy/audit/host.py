@@ -164,11 +164,7 @@ class Node:
 
 
 def run_settings(file: Path) -> dict[str, Value]:
-    """Read a run's file of settings, such as the operator's `run.toml`.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
+    """Read a run's file of settings, such as the operator's `run.toml`. Raises ConfigError: it cannot be read."""
     return _toml(file, "run-config", "name the file of the run's settings")
 
 

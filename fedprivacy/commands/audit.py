@@ -77,11 +77,7 @@ def _page(findings: Findings, began: float, place: Path) -> tuple[str | None, st
 
 
 def _check_one(*, run_config: Path | None, **subjects: object) -> None:
-    """Refuse two subjects at once, and what belongs to another one.
-
-    Raises:
-        ConfigError: names both.
-    """
+    """Refuse two subjects at once, and what belongs to another one. Raises ConfigError: names both."""
     from fedprivacy.runs.settings.configuration import ConfigError
 
     chosen = [name for name, given in subjects.items() if given is not None]
@@ -92,11 +88,7 @@ def _check_one(*, run_config: Path | None, **subjects: object) -> None:
 
 
 def _check_only(taken: set[str], settings: dict[str, Any], reason: str) -> None:
-    """Refuse settings that an audit does not take, with the reason and what to do.
-
-    Raises:
-        ConfigError: names one.
-    """
+    """Refuse settings that an audit does not take, with the reason and what to do. Raises ConfigError: names one."""
     from fedprivacy.runs.settings.configuration import ConfigError
 
     if others := sorted(settings.keys() - taken):

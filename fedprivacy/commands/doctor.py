@@ -269,9 +269,7 @@ def _try_tables(patient: Patient, sheets: tuple[Sheet, ...]) -> Trial | None:
 
 
 def _count_records(patient: Patient, diagnosis: Diagnosis) -> tuple[tuple[Sheet, ...], Usable]:
-    """The local sheets of the records in the patient's folder, and how many count; or, without any, a simulated
-    client's.
-    """
+    """The local sheets of the records in the patient's folder, or of a simulated client's, and how many count."""
     task, usable = patient.task, _NONE
     if task is None:
         return (), usable

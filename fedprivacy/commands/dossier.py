@@ -116,11 +116,7 @@ def _read_finished(folder: Path) -> FinishedRun:
 
 
 def charged_datasets(ledger: Ledger, runs: Sequence[FinishedRun]) -> list[str]:
-    """List the datasets that runs charged.
-
-    Raises:
-        DossierError: the ledger holds no charge of a run.
-    """
+    """List the datasets that runs charged. Raises DossierError: the ledger holds no charge of a run."""
     every = ledger.dataset_ids()
     found: set[str] = set()
     for run in runs:
@@ -175,11 +171,7 @@ def _text_of(setting: str, file: Path) -> str:
 
 
 def check_new(out: Path) -> None:
-    """Refuse a folder that is there, or that cannot be made.
-
-    Raises:
-        DossierError: says which.
-    """
+    """Refuse a folder that is there, or that cannot be made. Raises DossierError: says which."""
     if out.exists() or out.is_symlink():
         raise DossierError(f"out is '{out}', which is there already; name a new folder.")
     above = next(folder for folder in out.absolute().parents if folder.exists())

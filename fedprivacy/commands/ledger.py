@@ -235,11 +235,7 @@ def dossier(
 
 
 def _signing_key(key: Path | None) -> Ed25519PrivateKey:
-    """Read the key that signs certificates.
-
-    Raises:
-        SigningKeyError: there is none, or the file holds another kind.
-    """
+    """Read the key that signs certificates. Raises SigningKeyError: there is none, or the file holds another kind."""
     from fedprivacy._support.signing import SigningKeyError, server_key
 
     file = key or Path.home() / ".fedprivacy" / "signing.key"

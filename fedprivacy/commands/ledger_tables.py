@@ -62,11 +62,7 @@ class DatasetSpent:
 
 
 def datasets(ledger: Ledger, only: str = "") -> list[DatasetSpent]:
-    """Every dataset of a ledger, or one.
-
-    Raises:
-        LedgerError: there is no such dataset.
-    """
+    """Every dataset of a ledger, or one. Raises LedgerError: there is no such dataset."""
     ids = [only] if only else ledger.dataset_ids()
     allowances, accounts, open_charges = ledger.allowances(ids), ledger.accounts(ids), _open_charges(ledger)
     last_runs = _last_runs(ledger)

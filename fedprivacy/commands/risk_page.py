@@ -80,11 +80,7 @@ class StatedRisk:
 
 
 def risk_of_budget(epsilon: float, delta: float) -> StatedRisk:
-    """The risk of any mechanism that keeps epsilon and delta.
-
-    Raises:
-        ValueError: a number is out of range.
-    """
+    """The risk of any mechanism that keeps epsilon and delta. Raises ValueError: a number is out of range."""
     return StatedRisk(risk=Risk.of_budget(epsilon, delta))
 
 

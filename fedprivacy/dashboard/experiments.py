@@ -30,11 +30,7 @@ _MOST = 500
 def select_runs(
     catalogue: Runs, search: Words = "", tag: Words = "", task: Words = "", sort: Words = "started"
 ) -> list[dict[str, Any]]:
-    """Return the rows of the selected runs, in order.
-
-    Raises:
-        HTTPException: 409, they cannot be sorted like that.
-    """
+    """Return the rows of the selected runs, in order. Raises HTTPException: 409, they cannot be sorted like that."""
     wanted = RunFilter(task, tag, search=search)
     rows = [row for row in map(row_of, catalogue.listing().runs) if wanted.takes(row)]
     try:

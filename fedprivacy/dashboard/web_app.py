@@ -106,9 +106,7 @@ async def _given_token(request: Request) -> str:
 
 
 def _add_page(app: FastAPI, door: Door) -> None:
-    """Add the page, the login, and the newest state of the runs for Prometheus, behind the same access control; and
-    the probe, which needs no token.
-    """
+    """Add the page, the login and Prometheus' figures behind one access control, and the probe without it."""
     probe = asyncio.Lock()
 
     @app.api_route(HEALTH, methods=["GET", "HEAD"], include_in_schema=False)

@@ -90,11 +90,7 @@ def write_app(folder: Path, task: str, *, clients: int = 3, bring: bool = True) 
 
 
 def task_of(folder: Path) -> str:
-    """The task that the settings of an app in a folder name.
-
-    Raises:
-        SetupError: the folder holds no Flower app.
-    """
+    """The task that the settings of an app in a folder name. Raises SetupError: the folder holds no Flower app."""
     return str(_settings_in(folder).get("task") or DEFAULT_TASK)
 
 

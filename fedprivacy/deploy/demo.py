@@ -41,11 +41,7 @@ class DemoDigits:
 
 
 class OwnFolders:
-    """A folder that holds one folder of records for each client, named after it.
-
-    Raises:
-        SetupError: there are none.
-    """
+    """A folder that holds one folder of records for each client, named after it. Raises SetupError: there are none."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

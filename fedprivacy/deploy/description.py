@@ -96,11 +96,7 @@ class Party:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the party from its folder.
-
-        Raises:
-            SetupError: it was made for no party.
-        """
+        """Read the party from its folder. Raises SetupError: it was made for no party."""
         try:
             given = tomllib.loads((folder / PARTY_FILE).read_text())
             party = cls(**{key.replace("-", "_"): value for key, value in given.items()})
@@ -182,11 +178,7 @@ class Description:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read and check a description.
-
-        Raises:
-            ConfigError: lists everything that is wrong with it.
-        """
+        """Read and check a description. Raises ConfigError: lists everything that is wrong with it."""
         try:
             given = tomllib.loads(file.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -230,11 +230,7 @@ def write_client_key(directory: Path, name: str) -> ClientKeys:
 
 
 def check_client_names(names: Sequence[str]) -> None:
-    """Refuse names that cannot be files' names, or are not each a client's own.
-
-    Raises:
-        KeyFileError: says which.
-    """
+    """Refuse names that cannot be files' names, or are not each a client's own. Raises KeyFileError: says which."""
     for name in names:
         _check_client_name(name)
     if len({name.lower() for name in names}) < len(names):  # some file systems do not tell A from a

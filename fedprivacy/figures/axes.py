@@ -100,9 +100,7 @@ def loss_scale(epsilons: Iterable[float]) -> Scale:
 
 
 def metric_scale(metric: str, values: Sequence[float]) -> Scale:
-    """Make a scale from 0 to 100 % for an accuracy; else around the values, from 0 if that wastes less than half the
-    axis.
-    """
+    """Make a scale from 0 to 100 % for an accuracy, else around the values; from 0 if that wastes less than half."""
     if all(is_share(metric, value) for value in values):
         return Scale(0.0, 1 + HEADROOM, percent=True)
     low, high = min(values), max(values)

@@ -52,9 +52,7 @@ def added_curves(series: RunSeries) -> list[Curve]:
 
 
 def points(curve: Curve) -> Rows:
-    """Return rows `round`, `epsilon`, `state`: 'spending', or the budget's state from the round on after which no step
-    was left.
-    """
+    """Return rows `round`, `epsilon`, `state`: 'spending', or the budget's state once no step was left."""
     turn = math.inf if curve.exhausted_in is None else curve.exhausted_in
     return [
         {"round": number, "epsilon": epsilon, "state": "spending" if number < turn else curve.state}

@@ -362,11 +362,7 @@ class Guard:
             return self._account()
 
     def _allowance(self, tally: Tally) -> Allowance:
-        """Return the budget and its filter.
-
-        Raises:
-            LogError: another filter has kept it so far.
-        """
+        """Return the budget and its filter. Raises LogError: another filter has kept it so far."""
         usual = self._named_filter or self._usual_filter
         last = tally.allowance.filter if tally.allowance else usual
         if self._named_filter not in ("", last):

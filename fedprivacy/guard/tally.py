@@ -104,9 +104,7 @@ def now() -> str:
 
 
 def fingerprint(run_key: str) -> str:
-    """Return the fingerprint of a server's key that a log stores: its SHA-256 in hexadecimal, whatever the key's
-    length.
-    """
+    """Return the fingerprint of a server's key that a log stores: its SHA-256 in hexadecimal."""
     return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
 
 
@@ -133,11 +131,7 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(payload: bytes) -> Entry:
-    """Return the entry that `encode_entry` wrote.
-
-    Raises:
-        ValueError: the bytes are no entry.
-    """
+    """Return the entry that `encode_entry` wrote. Raises ValueError: the bytes are no entry."""
     try:
         return _entry(json.loads(payload))
     except (KeyError, TypeError, ValueError) as error:
@@ -263,9 +257,7 @@ class TallyFile:
             yield write
 
     def _check_updates(self) -> None:
-        """Refuse the log if updates exist that it never charged: later charges have been lost, however whole the log
-        is.
-        """
+        """Refuse the log if updates exist that it never charged: later charges have been lost, however whole it is."""
         try:
             updates = seals.bearing_witness(self.file, self.identity)
             unknown = [name for name in updates if name not in self.tally.places]

@@ -249,11 +249,7 @@ def database_file(url: str) -> Path | None:
 
 
 def without_password(url: str) -> str:
-    """Format a ledger's URL for a message: without its password.
-
-    Raises:
-        LedgerError: the text is no URL.
-    """
+    """Format a ledger's URL for a message: without its password. Raises LedgerError: the text is no URL."""
     return _parse_url(url).difference_update_query(_SECRETS).render_as_string(hide_password=True)
 
 

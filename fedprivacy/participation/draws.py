@@ -40,9 +40,7 @@ class Draws:
         return cls(hashlib.blake2b(name.encode(), digest_size=32, person=b"fedprivacy draws").digest())
 
     def uniform(self, purpose: DrawPurpose, client_id: str, round: int = 0) -> float:
-        """Draw a number above 0 and below 1, uniformly; without a round, a client's number is the same for the whole
-        run.
-        """
+        """Draw a number above 0 and below 1, uniformly; without a round, a client's is the same for the whole run."""
         word = int.from_bytes(_finish_hash(self._begin_hash(purpose, round), client_id))
         return ((word >> 12) + 0.5) * 2.0**-52
 

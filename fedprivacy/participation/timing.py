@@ -71,9 +71,7 @@ INSTANT = Equal(0.0)
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
-    """Lognormal seconds with a median and a standard deviation `sigma` of the logarithm: most are quick, some very
-    slow.
-    """
+    """Lognormal seconds with a median and a standard deviation `sigma` of the logarithm: a few are very slow."""
 
     draws: Draws
     sigma: float
@@ -153,9 +151,7 @@ class Availability(Protocol):
     """Times at which clients are available."""
 
     def next(self, client_id: str, at: float) -> Interval:
-        """Return the client's first interval that is not over `at` that moment; it may have begun. Infinite: there is
-        none.
-        """
+        """Return the client's first interval that is not over `at` that moment; infinite: there is none."""
         ...
 
     def check(self, client_ids: Iterable[str]) -> None:

@@ -146,9 +146,7 @@ def _variance(count: float, one: float, polynomial: float) -> float:
 
 
 def _correlation(*totals: float) -> float:
-    """Compute a correlation from a count, and sums of both z, their polynomials and their product; NaN without
-    variances.
-    """
+    """Compute a correlation from a count and sums of both z, their polynomials and product; NaN without variances."""
     count, one, other, polynomial, other_polynomial, product = totals
     variances = _variance(count, one, polynomial), _variance(count, other, other_polynomial)
     if min(variances) <= 0.0:

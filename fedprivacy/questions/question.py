@@ -126,10 +126,6 @@ class Question(ABC):
         return json.dumps(fields, default=dataclasses.asdict, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def totals(self, table: Table) -> Totals:
-        """Sum all records' vectors, shape [groups, width].
-
-        Raises:
-            TableError: the table lacks a column.
-        """
+        """Sum all records' vectors, shape [groups, width]. Raises TableError: the table lacks a column."""
         with np.errstate(all="ignore"):  # no record's numbers warn, or raise where the host has told numpy to
             return np.stack([self.sum_records(rows) for rows in groups_of(table, self.where, self.by)])

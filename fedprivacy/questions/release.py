@@ -37,9 +37,7 @@ class NoisyTotals:
 
     @property
     def rows(self) -> Totals:
-        """Totals as they are sent and stored: each group's totals after 1 if it is told, else after 0; [groups, 1 +
-        width].
-        """
+        """Totals as sent and stored: each group's totals after 1 if it is told, else after 0; [groups, 1 + width]."""
         return np.column_stack([self.told.astype(np.int64), self.totals])
 
     @classmethod

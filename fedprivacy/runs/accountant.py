@@ -78,11 +78,7 @@ class Odometer:
         self.last = PopulationSpent({})
 
     def enrol(self, clients: list[Enrolled]) -> None:
-        """Read these clients, too, from now on.
-
-        Raises:
-            ValueError: one was enrolled before with another delta.
-        """
+        """Read these clients, too, from now on. Raises ValueError: one was enrolled before with another delta."""
         datasets = [client.dataset_id for client in clients]
         rows = self._population.enrol(datasets, np.array([client.delta for client in clients])).tolist()
         self._rows |= dict(zip(datasets, rows, strict=True))

@@ -426,11 +426,7 @@ def _remove(handles: Sequence[RemovableHandle]) -> None:
 
 
 def device_of(name: str) -> torch.device:
-    """Return the device of this name.
-
-    Raises:
-        ConfigError: no device has it, or this machine lacks it.
-    """
+    """Return the device of this name. Raises ConfigError: no device has it, or this machine lacks it."""
     check_device(str(name))
     return choose_device(str(name))
 

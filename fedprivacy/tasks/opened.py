@@ -96,11 +96,7 @@ class OpenedTask(Task):
             raise TaskError(f"task {self.name}: {call} fails: {sources.describe_error(error, file)}.") from error
 
     def model(self) -> nn.Module:
-        """Make a new model of the task.
-
-        Raises:
-            TaskError: `model` fails or returns something else.
-        """
+        """Make a new model of the task. Raises TaskError: `model` fails or returns something else."""
         with self.calling("model()"):
             model = self.original.model()
         if not isinstance(model, nn.Module):
@@ -205,11 +201,7 @@ class OpenedTask(Task):
         return shard.present()
 
     def held_out(self, source: ShardSource) -> Shard:
-        """Read a simulated client's held-out records.
-
-        Raises:
-            TaskError: `held_out` fails, or returns something else.
-        """
+        """Read a simulated client's held-out records. Raises TaskError: `held_out` fails, or returns something else."""
         with self.calling(f"held_out() for part {source.partition_id}"):
             records = self.original.held_out(source)
         if not isinstance(records, Shard):
@@ -219,11 +211,7 @@ class OpenedTask(Task):
         return records.present().by_row()
 
     def needed_augmentation(self) -> Augmentation:
-        """Return the task's augmentation.
-
-        Raises:
-            TaskError: the task has none, or one of another type.
-        """
+        """Return the task's augmentation. Raises TaskError: the task has none, or one of another type."""
         if not isinstance(self.augmentation, Augmentation):
             raise TaskError(
                 f"task {self.name} has no augmentation, of which augmentation-multiplicity takes views; leave it open, "

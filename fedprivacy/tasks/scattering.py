@@ -155,8 +155,6 @@ def _gaussian(frequencies: Tensor, width: float) -> Tensor:
 
 
 def _frequencies(size: int, coarse: int) -> Tensor:
-    """Return the frequencies of the discrete Fourier transform of every 2^coarse of `size` pixels, radians per pixel,
-    float64.
-    """
+    """Return the discrete Fourier frequencies of every 2^coarse of `size` pixels, radians per pixel, float64."""
     frequencies: Tensor = torch.fft.fftfreq(size // 2**coarse, d=2.0**coarse, dtype=torch.float64)
     return 2.0 * math.pi * frequencies

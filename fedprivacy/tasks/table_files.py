@@ -63,11 +63,7 @@ class TableFile:
 
     @classmethod
     def of(cls, path: Path, delimiter: str, encoding: str) -> TableFile:
-        """Read a file's header.
-
-        Raises:
-            TableError: there is no such file, or it is of another kind.
-        """
+        """Read a file's header. Raises TableError: there is no such file, or it is of another kind."""
         if not path.is_file():
             raise TableError(f"there is no table '{path}'; name a .csv or .parquet file.")
         if tuple(path.suffixes[-2:]) not in _KINDS and (path.suffix,) not in _KINDS:

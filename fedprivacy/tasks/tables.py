@@ -240,11 +240,7 @@ class _Reading:
     features: Mapping[str, Feature] = field(default_factory=dict)
 
     def rows(self) -> _Rows:
-        """Read the file, part by part.
-
-        Raises:
-            TableError: a column is not there, or two classes are the same.
-        """
+        """Read the file, part by part. Raises TableError: a column is not there, or two classes are the same."""
         named = [name for name in (self.target, self.person) if name is not None]
         columns = list(dict.fromkeys([*named, *self.features, *self.only, *self.split_by]))
         self.file.check(columns)

@@ -112,9 +112,7 @@ class Feed:
             line.record(point)
 
     def end(self, status: str, patience: float = PATIENCE) -> None:
-        """Announce the end of the run. Returns when every tracker knows; after `patience` seconds, logs those that do
-        not.
-        """
+        """Announce the end of the run, and wait for the trackers; after `patience` seconds, log those that lag."""
         for line in self._lines:
             line.end(status)
         deadline = time.monotonic() + patience

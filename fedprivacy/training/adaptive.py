@@ -67,9 +67,7 @@ class QuantileClipping:
         return float(count_within - 0.5 * records) * self.weight(clipping_norm)
 
     def next_norm(self, noisy_count: float, clipping_norm: float, expected_batch_size: float) -> float:
-        """Compute the clipping norm of the next step, within `CLIPPING_NORMS`; the count is the last released
-        coordinate.
-        """
+        """Compute the next step's clipping norm, within `CLIPPING_NORMS`; the count is the last released coordinate."""
         within = 0.5 + noisy_count / (self.weight(clipping_norm) * expected_batch_size)
         moved = clipping_norm * math.exp(-self.learning_rate * (min(max(within, 0.0), 1.0) - self.quantile))
         # The mechanism's own norm, `sensitivity`, must stay in range too.

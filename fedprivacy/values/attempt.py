@@ -28,11 +28,7 @@ class Attempt(NamedTuple):
 
     @classmethod
     def named_in(cls, fields: Mapping[str, Any]) -> Attempt:
-        """Return the attempt that the fields of a ledger or guard entry name.
-
-        Raises:
-            KeyError: one is missing.
-        """
+        """Return the attempt that the fields of a ledger or guard entry name. Raises KeyError: one is missing."""
         return cls(*(fields[name] for name in cls._fields))
 
     @property

@@ -78,9 +78,7 @@ class RunFacts:
 
     @property
     def private(self) -> bool:
-        """True if local steps clip and add noise. Otherwise the run is a baseline, and no epsilon bounds what it
-        reveals.
-        """
+        """True if local steps clip and add noise; else the run is a baseline, and no epsilon bounds what it reveals."""
         return self.settings.get("privacy") is not False  # an earlier version has no such setting
 
     def epsilon_text(self, epsilon: float, budget: float = math.inf) -> str:

@@ -64,11 +64,7 @@ class Shown:
 
 
 def shown(audited: AuditedApp, rounds: int) -> Shown:
-    """Rehearse some rounds, and ask what they cost.
-
-    Raises:
-        AppError: the app does not say, or fails to train.
-    """
+    """Rehearse some rounds, and ask what they cost. Raises AppError: the app does not say, or fails to train."""
     app = audited.make()
     trainings = audited.rehearse(app, 400, rounds)
     try:

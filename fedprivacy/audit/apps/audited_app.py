@@ -70,11 +70,7 @@ class AuditedApp:
 
     @cached_property
     def shard(self) -> Shard:
-        """The app's own records.
-
-        Raises:
-            AppError: it has none.
-        """
+        """The app's own records. Raises AppError: it has none."""
         seed_everything(self.seed, 3)
         try:
             inputs, targets = self.app.records()
@@ -240,11 +236,7 @@ class AuditedApp:
         return silent + 2.0**-22 * float(np.linalg.norm(self._still)) * scale
 
     def check(self) -> None:
-        """Check whether the app trains at all, and does as it is asked.
-
-        Raises:
-            AppError: says what it does instead.
-        """
+        """Check whether the app trains at all, and does as it is asked. Raises AppError: says what it does instead."""
         try:
             _ = self.event
         except ValueError as error:

@@ -114,11 +114,7 @@ class NodeSettings:
 
     @classmethod
     def of(cls, node: UserConfig) -> NodeSettings:
-        """Check a node configuration.
-
-        Raises:
-            Refused: says what is missing, or everything that is wrong.
-        """
+        """Check a node configuration. Raises Refused: says what is missing, or everything that is wrong."""
         _require(node, ("folder", "epsilon", "delta"), RefusalCode.NO_GUARD, "the data folder and your own budget")
         _require(node, ("key",), RefusalCode.NO_KEY, "the file that --auth-supernode-private-key names")
         _require(node, ("server-key",), RefusalCode.NODE_CONFIG_INVALID, "the key of the server that you trust")

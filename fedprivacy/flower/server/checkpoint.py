@@ -202,11 +202,7 @@ def checkpoint_to_go_on(folder: Path) -> Checkpoint | None:
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:
-    """Read the folder's checkpoint.
-
-    Raises:
-        RunFolderError: there is none, or it is not what `save_checkpoint` wrote.
-    """
+    """Read the folder's checkpoint. Raises RunFolderError: there is none, or it is not what `save_checkpoint` wrote."""
     file = folder / CHECKPOINT
     if not file.exists():
         raise RunFolderError(

@@ -51,11 +51,7 @@ def history_text(history: History) -> str:
 
 
 def history_of(text: str) -> dict[PoissonSampledGaussian, int]:
-    """The inverse of `history_text`; an empty text says nothing.
-
-    Raises:
-        MessageError: it is something else.
-    """
+    """The inverse of `history_text`; an empty text says nothing. Raises MessageError: it is something else."""
     history = {_event(event): _count(steps) for *event, steps in _rows(text, 4)}
     if len(history) > MOST_EVENTS:
         raise MessageError(f"a history names more than {MOST_EVENTS} events")

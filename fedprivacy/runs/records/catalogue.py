@@ -185,11 +185,7 @@ def default_sources() -> list[str]:
 
 
 def url_of(source: str) -> str:
-    """Return the URL of a ledger that is given as a URL or as a file.
-
-    Raises:
-        LedgerError: the source is neither.
-    """
+    """Return the URL of a ledger that is given as a URL or as a file. Raises LedgerError: the source is neither."""
     file = database_file(url := ledger_url(source))
     if file is not None and not file.is_file():
         raise LedgerError(

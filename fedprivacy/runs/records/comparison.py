@@ -116,11 +116,7 @@ class Comparison:
         return found
 
     def figure(self) -> Figure:
-        """Draw the metric by round, a line for each run.
-
-        Raises:
-            ValueError: none of the runs has measured anything.
-        """
+        """Draw the metric by round, a line for each run. Raises ValueError: none of the runs has measured anything."""
         return Figure(self._draw())
 
     def save(self, folder: str | PathLike[str]) -> Path:

@@ -222,11 +222,7 @@ def check_writable(folder: Path, setting: str = "out") -> None:
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder for a new run that holds the rounds of another.
-
-    Raises:
-        RunFolderError: it does.
-    """
+    """Refuse a folder for a new run that holds the rounds of another. Raises RunFolderError: it does."""
     if _holds_rounds(folder):
         raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
 
@@ -345,11 +341,7 @@ def read_lines(folder: Path) -> list[str]:
 
 
 def read_history(folder: Path) -> RunHistory:
-    """Read a run back.
-
-    Raises:
-        RunFolderError: the folder holds no run, or one that cannot be read.
-    """
+    """Read a run back. Raises RunFolderError: the folder holds no run, or one that cannot be read."""
     if not (lines := read_lines(folder)):
         raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
     config = json.loads((folder / CONFIG).read_text())

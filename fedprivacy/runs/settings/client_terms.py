@@ -176,11 +176,7 @@ def client_terms_of(text: str) -> ClientTerms:
 
 
 def check_form(text: str) -> None:
-    """Refuse what is no table of terms; no file is read.
-
-    Raises:
-        ConfigError: says what is.
-    """
+    """Refuse what is no table of terms; no file is read. Raises ConfigError: says what is."""
     if _is_json(text):
         client_terms_of(text)
     elif not names_trace(text):

@@ -22,11 +22,7 @@ def is_device(name: str) -> bool:
 
 
 def check_device(name: str) -> None:
-    """Refuse a name that no device can have.
-
-    Raises:
-        ConfigError: says which there can be.
-    """
+    """Refuse a name that no device can have. Raises ConfigError: says which there can be."""
     if not is_device(name):
         raise ConfigError([f"device is '{name}'; choose auto, cpu, cuda or cuda:N."])
 

@@ -87,11 +87,7 @@ def head_of(model: nn.Module) -> frozenset[str]:
 
 
 def normalisations_of(model: nn.Module) -> frozenset[str]:
-    """Return the trained parameters of normalisation layers.
-
-    Raises:
-        ValueError: there are none.
-    """
+    """Return the trained parameters of normalisation layers. Raises ValueError: there are none."""
     from torch.nn import GroupNorm, LayerNorm, RMSNorm
     from torch.nn.modules.instancenorm import _InstanceNorm
 
@@ -104,9 +100,7 @@ def normalisations_of(model: nn.Module) -> frozenset[str]:
 
 
 def _trained_by_layer(model: nn.Module) -> list[frozenset[str]]:
-    """List the names of each layer's own trained parameters, in the order of the model; layers without any are left
-    out.
-    """
+    """List the names of each layer's own trained parameters, in the model's order; layers without any are left out."""
     layers: dict[str, set[str]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
