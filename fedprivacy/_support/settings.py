@@ -36,9 +36,9 @@ _NAMED_BOUNDS = {10**6: "a million", 10**9: "a billion", 1e30: "10^30", 2**63 - 
 class ConfigError(ValueError):
     """Every problem with a configuration, one line each."""
 
-    def __init__(self, problems: list[str]) -> None:
-        self.problems = problems
-        super().__init__("\n".join(problems))
+    def __init__(self, problems: str | list[str]) -> None:
+        self.problems = [problems] if isinstance(problems, str) else problems
+        super().__init__("\n".join(self.problems))
 
 
 def setting(

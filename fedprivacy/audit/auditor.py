@@ -166,12 +166,12 @@ def plan_to_audit(given: Mapping[str, Value], run: Path | None, task: Task | Non
     """
     plan = plan_of(given, task) if run is None else _plan_of_run(given, run, task)
     if not plan.config.privacy:
-        raise ConfigError(["privacy is off, and no epsilon is stated; audit a run with privacy."])
+        raise ConfigError("privacy is off, and no epsilon is stated; audit a run with privacy.")
     choose_device(plan.config.device)
     try:
         try_task(plan.task, plan.config, [0])
     except TaskError as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError(str(error)) from error
     return plan
 
 
@@ -273,7 +273,7 @@ def _plan_of_run(given: Mapping[str, Value], run: Path, task: Task | None) -> Tr
         named = load_task(str(given["task"])) if "task" in given else task
         return TrainingPlan(replace(config, device=device), open_task(config.task, named))
     except TaskError as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError(str(error)) from error
 
 
 def _attack(

@@ -94,13 +94,13 @@ class Node:
                 word, found = _task(file, settings, task)
                 shard = works_on(found, own_shard(found, settings.folder, choose_device(settings.device)))
         except Refused as refused:
-            raise ConfigError([_why(file, given, refused)]) from refused
+            raise ConfigError(_why(file, given, refused)) from refused
         except (TaskError, LossShapeError, UnsupportedModelError) as error:
-            raise ConfigError([f"{file}: {error}"]) from error
+            raise ConfigError(f"{file}: {error}") from error
         except ConfigError as error:
             raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
         except Exception as error:  # whose text may hold values
-            raise ConfigError([_unreadable(file, given, error)]) from None
+            raise ConfigError(_unreadable(file, given, error)) from None
         return cls(file, given, settings, word, found, not settings.tasks, shard)
 
     def worst(self) -> TrainingPlan:
@@ -134,23 +134,19 @@ class Node:
         steps = schedule.steps_in(schedule.local_evaluation)  # of the costliest round
         if noise < settings.least_noise_multiplier:
             raise ConfigError(
-                [
-                    f"The run's noise multiplier is {noise:.4g}, and this client takes no grant below "
-                    f"{settings.least_noise_multiplier:g} (least-noise-multiplier): plan the run with more noise."
-                ]
+                f"The run's noise multiplier is {noise:.4g}, and this client takes no grant below "
+                f"{settings.least_noise_multiplier:g} (least-noise-multiplier): plan the run with more noise."
             )
         if steps > settings.most_steps:
             raise ConfigError(
-                [f"A round takes {steps} steps, and this client takes {settings.most_steps} at most (most-steps)."]
+                f"A round takes {steps} steps, and this client takes {settings.most_steps} at most (most-steps)."
             )
         kept = {key: value for key, value in training.items() if key not in {"spend", "epsilon", "delta"}}
         plan = self._plan(kept | {"noise-multiplier": noise})
         if plan.limit({}).quota({}, plan.event(len(self.shard))) < steps:
             raise ConfigError(
-                [
-                    f"This client's budget, epsilon {settings.budget.epsilon:g} at delta {settings.budget.delta:g}, "
-                    "allows no round of the run: plan the run with more noise, or fewer records a step."
-                ]
+                f"This client's budget, epsilon {settings.budget.epsilon:g} at delta {settings.budget.delta:g}, "
+                "allows no round of the run: plan the run with more noise, or fewer records a step."
             )
         return plan
 
@@ -177,7 +173,7 @@ def _toml(file: Path, option: str, remedy: str) -> dict[str, Value]:
     try:
         found: dict[str, Value] = tomllib.loads(file.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError([f"{option} is '{file}', which cannot be read ({error}); {remedy}."]) from error
+        raise ConfigError(f"{option} is '{file}', which cannot be read ({error}); {remedy}.") from error
     return found
 
 
@@ -185,10 +181,10 @@ def _task(file: Path, settings: NodeSettings, word: str | None) -> tuple[str, Op
     """Return the name that a run has for the task, and the task."""
     if not settings.tasks:
         if word is None:
-            raise ConfigError(["it names no task, since the app brings it; name the app's own, with --task FILE:NAME."])
+            raise ConfigError("it names no task, since the app brings it; name the app's own, with --task FILE:NAME.")
         return word, settings.task(word, load_task(word))
     if word is None and len(settings.tasks) > 1:
-        raise ConfigError([f"it allows several tasks; name one of them, with --task: {', '.join(settings.tasks)}."])
+        raise ConfigError(f"it allows several tasks; name one of them, with --task: {', '.join(settings.tasks)}.")
     word = word or next(iter(settings.tasks))
     return word, settings.task(word, None)
 

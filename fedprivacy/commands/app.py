@@ -129,7 +129,7 @@ def with_settings(
         typed = {key: value for key, value in settings.items() if value is not None}
         with _show_mistakes(traceback=options.pop("traceback"), quiet=options.get("quiet", False)):
             if options.get("quiet") and options.get("verbose"):
-                raise ConfigError(["quiet and verbose are both on; give one of them."])
+                raise ConfigError("quiet and verbose are both on; give one of them.")
             command((settings_in(options["file"], keys) if options.get("file") else {}) | typed, **options)
 
     own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]

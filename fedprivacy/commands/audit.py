@@ -82,9 +82,9 @@ def _check_one(*, run_config: Path | None, **subjects: object) -> None:
 
     chosen = [name for name, given in subjects.items() if given is not None]
     if len(chosen) > 1:
-        raise ConfigError([f"{' and '.join(chosen)} are both set; audit one after the other."])
+        raise ConfigError(f"{' and '.join(chosen)} are both set; audit one after the other.")
     if run_config is not None and "node" not in chosen:
-        raise ConfigError(["run-config is set without --node; of a simulation, type the settings."])
+        raise ConfigError("run-config is set without --node; of a simulation, type the settings.")
 
 
 def _check_only(taken: set[str], settings: dict[str, Any], reason: str) -> None:
@@ -92,7 +92,7 @@ def _check_only(taken: set[str], settings: dict[str, Any], reason: str) -> None:
     from fedprivacy.runs.settings.configuration import ConfigError
 
     if others := sorted(settings.keys() - taken):
-        raise ConfigError([f"{others[0]} is set, and {reason}"])
+        raise ConfigError(f"{others[0]} is set, and {reason}")
 
 
 def _audit_of_run(settings: dict[str, Any], run: Path | None) -> Audit:

@@ -122,7 +122,7 @@ def check_public_records(task: OpenedTask) -> None:
         ConfigError: names the extra that brings them.
     """
     if isinstance(task.original, BundledClassification) and lacks("sklearn"):
-        raise ConfigError([f"task is {task.name}, whose public records are not here: {MissingExtraError('sklearn')}"])
+        raise ConfigError(f"task is {task.name}, whose public records are not here: {MissingExtraError('sklearn')}")
 
 
 def _settings_in(folder: Path) -> dict[str, Value]:

@@ -183,7 +183,7 @@ class Description:
             given = tomllib.loads(file.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             example = "'fedprivacy deploy init --example' prints one to start from"
-            raise ConfigError([f"description '{file}' cannot be read ({error}); {example}."]) from error
+            raise ConfigError(f"description '{file}' cannot be read ({error}); {example}.") from error
         clients, problems = _names(given.pop("clients", None))
         settings, wrong = parse(FIELDS, given)
         problems += (wrong | not_allowed(FIELDS, settings)).values()

@@ -58,9 +58,7 @@ class Submission(NamedTuple):
         try:
             settings: dict[str, Value] = tomllib.loads(run_config.read_text())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ConfigError(
-                [f"run-config is '{run_config}', which cannot be read ({error}); name a file."]
-            ) from error
+            raise ConfigError(f"run-config is '{run_config}', which cannot be read ({error}); name a file.") from error
         base = run_config.resolve().parent  # the server works elsewhere: a relative path would be another one there
         named = {key: str(base / str(settings[key])) for key in ("out", "resume") if settings.get(key)}
         settings |= named or {"out": new_run_folder(str(settings.get("name") or app.resolve().name), base / RUNS)}

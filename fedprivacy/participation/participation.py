@@ -135,10 +135,8 @@ class Participation:
             fastest = steps * min(map(self.speeds.seconds, client_ids))
             if fastest > self.deadline:
                 raise ConfigError(
-                    [
-                        f"deadline is {self.deadline:g}, and the fastest client takes {fastest:.4g} simulated seconds "
-                        "for a round, so that no update would be averaged; give a later deadline."
-                    ]
+                    f"deadline is {self.deadline:g}, and the fastest client takes {fastest:.4g} simulated seconds "
+                    "for a round, so that no update would be averaged; give a later deadline."
                 )
 
     def turnout(self, round: int, client_ids: Iterable[str], at: float) -> Turnout:

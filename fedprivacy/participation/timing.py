@@ -101,7 +101,7 @@ class TracedSpeeds:
         """Refuse clients without a line."""
         unknown = [c for c in client_ids if c not in self.by_client and trace_number(c) not in self.by_client]
         if unknown:
-            raise ConfigError([f"speeds: '{self.file}' has no line for {unknown[0]}; give one for every client."])
+            raise ConfigError(f"speeds: '{self.file}' has no line for {unknown[0]}; give one for every client.")
 
 
 def speeds_of(text: str, draws: Draws) -> Speeds:
@@ -130,10 +130,8 @@ def check_speeds(text: str) -> None:
     sigma, median = (*_sigma_and_median(text), 1.0)[:2]
     if not (0.0 < sigma <= _MOST_SPREAD and 0.0 < median <= _LONGEST):
         raise ConfigError(
-            [
-                f"speeds is '{text}'; give {SPEED_FORMS}: SIGMA above 0, at most {_MOST_SPREAD:g}, and MEDIAN "
-                "seconds above 0."
-            ]
+            f"speeds is '{text}'; give {SPEED_FORMS}: SIGMA above 0, at most {_MOST_SPREAD:g}, and MEDIAN "
+            "seconds above 0."
         )
 
 
@@ -212,7 +210,7 @@ class TracedAvailability:
         """Refuse a trace without a line for any of the clients."""
         if not any(map(self._of, client_ids)):
             raise ConfigError(
-                [f"availability: '{self.file}' has a line for no client of this run; name clients by id or number."]
+                f"availability: '{self.file}' has a line for no client of this run; name clients by id or number."
             )
 
     def _of(self, client_id: str) -> list[Interval]:
@@ -231,7 +229,7 @@ def availability_of(text: str, draws: Draws) -> Availability:
     lines: dict[str, list[Interval]] = defaultdict(list)
     for client, (start, end) in _read_trace("availability", text, ["from", "to"]):
         if start >= end:
-            raise ConfigError([f"availability: in '{text}' {client} is there from {start:g} to {end:g}; swap the two."])
+            raise ConfigError(f"availability: in '{text}' {client} is there from {start:g} to {end:g}; swap the two.")
         lines[client].append((start, end))
     return TracedAvailability(text, {client: _merge(intervals) for client, intervals in lines.items()})
 
@@ -243,7 +241,7 @@ def check_availability(text: str) -> None:
         ConfigError: the setting has another form; the error names the valid ones.
     """
     if not names_trace(text) and not 0.0 < _share_of_day(text) < 1.0:
-        raise ConfigError([f"availability is '{text}'; give {AVAILABILITY_FORMS}."])
+        raise ConfigError(f"availability is '{text}'; give {AVAILABILITY_FORMS}.")
 
 
 def _share_of_day(text: str) -> float:
@@ -283,11 +281,11 @@ def _read_trace(setting: str, file: str, columns: Sequence[str]) -> Iterator[tup
         text = Path(file).read_text()
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError([f"{setting} names file '{file}', which cannot be read: {why}; give its path."]) from error
+        raise ConfigError(f"{setting} names file '{file}', which cannot be read: {why}; give its path.") from error
     lines = csv.DictReader(text.splitlines())
     if missing := [name for name in ("client", *columns) if name not in (lines.fieldnames or ())]:
         wanted = ", ".join(("client", *columns))
-        raise ConfigError([f"{setting}: '{file}' has no column {missing[0]}; its first line must name {wanted}."])
+        raise ConfigError(f"{setting}: '{file}' has no column {missing[0]}; its first line must name {wanted}.")
     for line in lines:
         yield str(line["client"]), [_number(setting, file, lines.line_num, name, line[name]) for name in columns]
 
@@ -305,4 +303,4 @@ def _number(setting: str, file: str, line: int, column: str, text: str | None) -
         value = math.nan
     if value >= 0.0:
         return value
-    raise ConfigError([f"{setting}: line {line} of '{file}' has {column} {text!r}; give seconds, a number from 0."])
+    raise ConfigError(f"{setting}: line {line} of '{file}' has {column} {text!r}; give seconds, a number from 0.")

@@ -189,10 +189,8 @@ class Callbacks:
         """
         if self.each and self.names != list(had):
             raise ConfigError(
-                [
-                    f"callbacks has {', '.join(self.names)}, and the run that goes on had {', '.join(had) or 'none'}; "
-                    "give the same in their order, or none to go on without."
-                ]
+                f"callbacks has {', '.join(self.names)}, and the run that goes on had {', '.join(had) or 'none'}; "
+                "give the same in their order, or none to go on without."
             )
 
     @property

@@ -162,7 +162,7 @@ def spending(plan: RunPlan) -> list[Outlook]:
         LedgerError: the ledger that is named is in a folder that is not there.
     """
     if not plan.config.privacy:
-        raise ConfigError(["privacy is off, so no epsilon bounds what the run costs; leave privacy open to plan it."])
+        raise ConfigError("privacy is off, so no epsilon bounds what the run costs; leave privacy open to plan it.")
     if plan.client_terms.unknown(plan.simulated_clients) != list(plan.client_terms.by_client):  # else a deployment's
         plan.client_terms.check_names(plan.simulated_clients)
     if plan.config.ledger:

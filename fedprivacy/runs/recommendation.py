@@ -279,14 +279,14 @@ def recommendation(
 ) -> Recommendation:
     """The recommendation for settings by hyphenated key; see `recommend`, whose settings count."""
     if given.get("epsilon") == math.inf:
-        raise ConfigError(["epsilon is inf, and without a budget nothing follows; give a number, for example 3."])
+        raise ConfigError("epsilon is inf, and without a budget nothing follows; give a number, for example 3.")
     steps = _local_steps(str(given.get("algorithm") or DEFAULT_ALGORITHM))
     given = {**given, "rounds": STEPS // steps, "local-steps": steps, "optimizer": "sgd"}
     given |= {"momentum": 0.0, "weight-decay": 0.0}
     asked = plan_of({**given, "sampling-rate": 1.0}, task)
     budget, least = asked.config.budget, asked.noise.of()
     if shard_size is not None and (not isinstance(shard_size, int | float) or not 1.0 <= shard_size < math.inf):
-        raise ConfigError([f"shard size is {shard_size!r}; give a number of records, at least 1, or leave it out."])
+        raise ConfigError(f"shard size is {shard_size!r}; give a number of records, at least 1, or leave it out.")
     facts = _facts(asked, shard_size)
     rate = sampling_rate(budget, asked.relation, least)
     plan = plan_of({**given, "sampling-rate": rate}, task)
@@ -331,7 +331,7 @@ def _facts(plan: TrainingPlan, shard_size: float | None) -> Facts:
     guess = shard_size or plan.task.nominal_shard_size
     if not known and not guess:
         raise ConfigError(
-            [f"how many records a client of '{plan.task.name}' has is not known here; give a guess of the shard size."]
+            f"how many records a client of '{plan.task.name}' has is not known here; give a guess of the shard size."
         )
     parameters = sum(p.numel() for p in model.parameters() if p.requires_grad)
     records = sum(known) if known else clients * float(guess or 0)

@@ -179,7 +179,7 @@ def build_strategy(config: RunConfig) -> Strategy:
     try:
         return _load_strategy(known.source, {**chosen, **known.fixed}, sampling)
     except SourceError as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError(str(error)) from error
 
 
 def _load_strategy(source: str, chosen: Mapping[str, float], offered: Mapping[str, float]) -> Strategy:

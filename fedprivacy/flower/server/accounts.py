@@ -232,7 +232,7 @@ class Accounts(ABC, Generic[Granted]):
         """
         if not config.privacy:
             raise ConfigError(
-                ["privacy is off, which 'fedprivacy simulate --no-privacy' alone can do; leave privacy open here."]
+                "privacy is off, which 'fedprivacy simulate --no-privacy' alone can do; leave privacy open here."
             )
 
     def spent(self) -> PopulationSpent:

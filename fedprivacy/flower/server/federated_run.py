@@ -116,10 +116,8 @@ class FederatedRun:
         resume = parts.resume
         if plan.config.resume and resume is None:
             raise ConfigError(
-                [
-                    f"resume is '{plan.config.resume}', but this app starts every run anew; leave resume open, or give "
-                    "PrivateStrategy a checkpoint, as server/app.py does."
-                ]
+                f"resume is '{plan.config.resume}', but this app starts every run anew; leave resume open, or give "
+                "PrivateStrategy a checkpoint, as server/app.py does."
             )
         self.run_id = resume.run_id if resume else parts.run_id or uuid.uuid4().hex
         self.result = PrivateResult()
@@ -130,7 +128,7 @@ class FederatedRun:
             check_averages(strategy)
             if parts.checkpoints is None:
                 account = "user-level noise is charged to an account in the run's folder, and there is none"
-                raise ConfigError([f"{account}; give PrivateStrategy checkpoints, a folder."])
+                raise ConfigError(f"{account}; give PrivateStrategy checkpoints, a folder.")
         self._strategy, self._plan, self._parts, self._resume = strategy, plan, parts, resume
         self._callbacks = Callbacks(parts.callbacks)
         if resume:

@@ -56,14 +56,12 @@ def check_averages(strategy: Strategy) -> None:
     name = type(strategy).__name__
     if isinstance(strategy, _COMPARE_UPDATES):
         raise ConfigError(
-            [
-                f"the strategy is {name}, which compares the clients' updates, and with user-level noise there is "
-                "nothing but their noisy average; wrap one that averages, such as FedAvg or FedAdam."
-            ]
+            f"the strategy is {name}, which compares the clients' updates, and with user-level noise there is "
+            "nothing but their noisy average; wrap one that averages, such as FedAvg or FedAdam."
         )
     if isinstance(strategy, _NOISE_OF_THEIR_OWN):
         raise ConfigError(
-            [f"the strategy is {name}, which adds noise of its own; wrap the strategy that it wraps instead."]
+            f"the strategy is {name}, which adds noise of its own; wrap the strategy that it wraps instead."
         )
 
 

@@ -150,7 +150,7 @@ class Actor:
             return None
 
     def _error(self, problem: str) -> ConfigError:
-        return ConfigError([f"{self._placement.words}, but {problem}."])
+        return ConfigError(f"{self._placement.words}, but {problem}.")
 
 
 class Hand:
@@ -196,7 +196,7 @@ class ClusterWorkers(Crew):
     def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement) -> None:
         if config.device.startswith("cuda:"):
             raise ConfigError(
-                [f"device is '{config.device}', but {placement.words}: there a worker sees only its own; use cuda."]
+                f"device is '{config.device}', but {placement.words}: there a worker sees only its own; use cuda."
             )
         super().__init__(task, config, train, placement)
         self._given = task
@@ -274,11 +274,9 @@ class ClusterWorkers(Crew):
         if self._coming:
             each = f"a CPU and {self._gpus:.3g} of a GPU" if self._gpus else "a CPU"
             raise ConfigError(
-                [
-                    f"{self._placement.words}, but {len(self._workers)} of {self._wanted_workers()} workers came "
-                    f"within node-timeout ({self._config.node_timeout:g} s): each needs {each}, and {self._free()}. "
-                    "Choose fewer workers, end what else runs there, or raise node-timeout."
-                ]
+                f"{self._placement.words}, but {len(self._workers)} of {self._wanted_workers()} workers came "
+                f"within node-timeout ({self._config.node_timeout:g} s): each needs {each}, and {self._free()}. "
+                "Choose fewer workers, end what else runs there, or raise node-timeout."
             )
 
     def _gather(self, least: float) -> None:
@@ -353,7 +351,7 @@ class ClusterWorkers(Crew):
             return 0.0
         if not gpus:
             raise ConfigError(
-                [f"device is 'cuda', but {self._placement.words}, and no machine there has a GPU; use auto or cpu."]
+                f"device is 'cuda', but {self._placement.words}, and no machine there has a GPU; use auto or cpu."
             )
         sharing = math.ceil((self._placement.workers or gpus) / gpus)
         return _PARTS // sharing / _PARTS

@@ -129,5 +129,5 @@ def _own_sigterm() -> Iterator[None]:
 def _refusal(address: str, problem: str, remedy: str) -> ConfigError:
     known = os.environ.get("RAY_ADDRESS") if address == NEAREST else None
     return ConfigError(
-        [f"ray-address is '{address}'{f' (RAY_ADDRESS: {known})' if known else ''}, but {problem}; {remedy}."]
+        f"ray-address is '{address}'{f' (RAY_ADDRESS: {known})' if known else ''}, but {problem}; {remedy}."
     )

@@ -185,9 +185,7 @@ def train_without_privacy(
         ConfigError: the run is private.
     """
     if config.privacy:
-        raise ConfigError(
-            ["privacy is on; a private run's clients train by private_client, which clips and adds noise."]
-        )
+        raise ConfigError("privacy is on; a private run's clients train by private_client, which clips and adds noise.")
     engine = _engine(clients[0], config)
     load(engine.model, start.arrays)
     control = start.control_for(engine.model)
@@ -289,13 +287,13 @@ class NullBooks:
     def check(config: RunConfig) -> None:
         """Refuse a private run, by a `ConfigError`: these accounts charge nothing."""
         if config.privacy:
-            raise ConfigError(["privacy is on; a private run needs RunAccounts, which charge for it."])
+            raise ConfigError("privacy is on; a private run needs RunAccounts, which charge for it.")
 
     def admit(self, clients: Iterable[EnrolledClient]) -> list[ValueError]:
         """Take clients in; a `ConfigError` for a deployed one."""
         for client in clients:
             if client.public_key:
-                raise ConfigError([f"privacy is off, and client {client.client_id} is deployed; leave privacy open."])
+                raise ConfigError(f"privacy is off, and client {client.client_id} is deployed; leave privacy open.")
             self._unread.add(client.client_id)
             self._sampling_rates[client.client_id] = self._plan.sampling_rate(client.shard_size, client.client_id)
         return []

@@ -235,7 +235,7 @@ def pickle_by_value(crew: Placement, everything: object) -> bytes:
         return dumps(everything)
     except Exception as error:
         remedy = "leave ray-address open" if crew.ray_address else "choose workers 1"
-        raise ConfigError([f"{crew.words}, but the task cannot go to another process ({error}); {remedy}."]) from error
+        raise ConfigError(f"{crew.words}, but the task cannot go to another process ({error}); {remedy}.") from error
 
 
 def answer_to(population: Population, start: bytes, errand: bytes) -> bytes:
@@ -254,7 +254,7 @@ def _unpickle(answer: bytes) -> object:
     if isinstance(found, _Failure):
         raise WorkerError(f"A worker could not do its part:\n{found.words}")
     if isinstance(found, TaskError):
-        problem = ConfigError([str(found)])
+        problem = ConfigError(str(found))
         for note in getattr(found, "__notes__", []):
             problem.add_note(note)
         raise problem

@@ -207,11 +207,9 @@ class UserLevelNoise:
         noise = cls(mechanism, config.user_level_clipping_norm or (0.1 if adaptive else 1.0), budget)
         if noise.rounds_left == 0:
             raise ConfigError(
-                [
-                    f"user-level-epsilon is {budget.epsilon} at user-level-delta {budget.delta}, which does not allow "
-                    f"one round with user-level-noise-multiplier {noise_multiplier}; raise one of them, lower "
-                    "fraction-train, or leave user-level-noise-multiplier open."
-                ]
+                f"user-level-epsilon is {budget.epsilon} at user-level-delta {budget.delta}, which does not allow "
+                f"one round with user-level-noise-multiplier {noise_multiplier}; raise one of them, lower "
+                "fraction-train, or leave user-level-noise-multiplier open."
             )
         return noise
 
@@ -232,4 +230,4 @@ def _least_noise(config: RunConfig, budget: PrivacyBudget) -> float:
     try:
         return UserLevelAccount().noise_multiplier(budget, config.fraction_train, config.rounds)
     except ValueError as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError(str(error)) from error

@@ -60,7 +60,7 @@ class RunPlan:
         try:
             object.__setattr__(self, "task", open_task(self.config.task, self.task))
         except TaskError as error:
-            raise ConfigError([str(error)]) from error
+            raise ConfigError(str(error)) from error
 
     @classmethod
     def _of(cls, given: Mapping[str, Value | None], task: Task | None, run_id: str = "") -> Self:
@@ -99,7 +99,7 @@ class RunPlan:
         except ConfigError:
             raise
         except ValueError as error:
-            raise ConfigError([str(error)]) from error
+            raise ConfigError(str(error)) from error
         return RunNoise(shared, own)
 
     def least_noise(self, standings: Mapping[str, Standing], disclosed: Mapping[str, int]) -> dict[str, float]:
@@ -208,11 +208,11 @@ class RunPlan:
         """
         if not self.config.budget.enforced:
             raise ConfigError(
-                ["epsilon is inf, as it is where noise-multiplier is given alone; in a deployment give a finite one."]
+                "epsilon is inf, as it is where noise-multiplier is given alone; in a deployment give a finite one."
             )
         unlimited = [client for client in self.client_terms.by_client if not self.budget(client).enforced]
         if unlimited:
-            raise ConfigError([f"client-terms gives {unlimited[0]} epsilon inf; in a deployment give a finite one."])
+            raise ConfigError(f"client-terms gives {unlimited[0]} epsilon inf; in a deployment give a finite one.")
 
     @property
     def common_budget(self) -> float:
@@ -343,7 +343,7 @@ class TrainingPlan(RunPlan):
             try:
                 plan.task.needed_augmentation()
             except TaskError as error:
-                raise ConfigError([f"augmentation-multiplicity is set, and {error}"]) from error
+                raise ConfigError(f"augmentation-multiplicity is set, and {error}") from error
         if plan.config.initial_model:
             initial_parameters(plan.config.initial_model, plan.task)
         _ = plan.noise, plan.user_level  # before anything is spent
@@ -435,7 +435,7 @@ class QuestionPlan(RunPlan):
         """
         named = {key: value for key, value in given.items() if value not in (None, "")}
         if others := sorted(named.keys() - set(ASKING_KEYS) - {"questions"}):
-            raise ConfigError([f"{', '.join(others)} is of training; a run that asks has {', '.join(ASKING_KEYS)}."])
+            raise ConfigError(f"{', '.join(others)} is of training; a run that asks has {', '.join(ASKING_KEYS)}.")
         if not {"spend", "noise-multiplier"} & named.keys():
             named["spend"] = USUAL_SPEND
         plan = cls._of({**named, "rounds": 1, "local-steps": 1, "sampling-rate": 1.0}, task)
@@ -478,7 +478,7 @@ def questions_in(text: str) -> Questionnaire:
     try:
         return Questionnaire(parse(text))
     except QuestionError as error:
-        raise ConfigError([f"questions: {error}"]) from error
+        raise ConfigError(f"questions: {error}") from error
 
 
 def initial_parameters(file: str, task: OpenedTask) -> dict[str, Tensor]:
@@ -501,15 +501,13 @@ def initial_parameters(file: str, task: OpenedTask) -> dict[str, Tensor]:
         found = load_file(Path(file))
     except (SafetensorError, OSError) as error:
         unreadable = f"initial-model is '{file}', which cannot be read ({error}); name a safetensors file."
-        raise ConfigError([unreadable]) from error
+        raise ConfigError(unreadable) from error
     for name, parameter in own.items():
         shape = list(found[name].shape) if name in found else "none"
         if shape != (wanted := list(parameter.shape)):
             raise ConfigError(
-                [
-                    f"initial-model is '{file}', and for '{name}' the task's model wants shape {wanted}, where it has "
-                    f"{shape}; name a file of this model, or leave it open."
-                ]
+                f"initial-model is '{file}', and for '{name}' the task's model wants shape {wanted}, where it has "
+                f"{shape}; name a file of this model, or leave it open."
             )
     return {name: found[name].to(parameter.dtype) for name, parameter in own.items()}
 
@@ -519,7 +517,7 @@ def _check_layers(plan: TrainingPlan) -> None:
     try:
         _ = plan.config.algorithm_in(1).layers(plan.task.model())
     except ValueError as error:
-        raise ConfigError([f"algorithm is '{plan.config.algorithm}', and {error}"]) from error
+        raise ConfigError(f"algorithm is '{plan.config.algorithm}', and {error}") from error
 
 
 def _check_one_step(plan: TrainingPlan) -> None:

@@ -243,7 +243,7 @@ class RunFilter:
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
-            raise ConfigError([f"settings is {self.settings!r}; give values by key, such as {{'epsilon': 1}}."])
+            raise ConfigError(f"settings is {self.settings!r}; give values by key, such as {{'epsilon': 1}}.")
         problems = [*no_settings(self.settings, FIELDS).values()]
         problems += [
             problem for key, typed in self.settings.items() if key in FIELDS and (problem := _problem(key, str(typed)))
@@ -361,7 +361,7 @@ def sort_rows(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
     metrics = measured_names(row["metrics"] for row in rows)
     if rows and by not in {*columns, *metrics, *FIELDS, *(key for row in rows for key in row["settings"])}:
         named = ", ".join([*sorted(columns), *metrics])
-        raise ConfigError([f"sort is '{by}'; choose {named}, or a setting."])
+        raise ConfigError(f"sort is '{by}'; choose {named}, or a setting.")
 
     def value(row: dict[str, Any]) -> Any:
         return (row if by in columns else row["metrics"] if by in metrics else row["settings"]).get(by)

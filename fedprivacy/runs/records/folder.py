@@ -262,18 +262,18 @@ def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> Trai
         RunFolderError: the folder to go on in holds no run.
     """
     if given.get("questions"):
-        raise ConfigError(["questions are given to a run that trains; leave them open, or ask them: fedprivacy ask."])
+        raise ConfigError("questions are given to a run that trains; leave them open, or ask them: fedprivacy ask.")
     folder = given.get("resume")
     if not folder:
         return TrainingPlan.of(given, task)
     recorded = read_config(Path(str(folder)))
     recorded.check_same({key: value for key, value in given.items() if key not in ("resume", "client-terms")})
     if problem := _other_terms(given.get("client-terms"), recorded):
-        raise ConfigError([problem])
+        raise ConfigError(problem)
     try:
         return TrainingPlan(replace(recorded, resume=str(folder), out=str(folder)), open_task(recorded.task, task))
     except TaskError as error:
-        raise ConfigError([str(error)]) from error
+        raise ConfigError(str(error)) from error
 
 
 def _other_terms(given: Value | None, recorded: RunConfig) -> str:

@@ -249,7 +249,7 @@ class SweepResults:
         if self.wanted and self._histories and self.wanted not in self.metrics:
             remedy = f"choose from {', '.join(self.metrics)}; " if self.metrics else "leave it open; "
             raise ConfigError(
-                [f"metric is '{self.wanted}', which no run has measured; {remedy}finished runs are not run again."]
+                f"metric is '{self.wanted}', which no run has measured; {remedy}finished runs are not run again."
             )
 
     @cached_property

@@ -171,7 +171,7 @@ def client_terms_of(text: str) -> ClientTerms:
     if problems:
         raise ConfigError(problems)
     if not by_client:
-        raise ConfigError([f"client-terms is '{text}', which names no client; give it a line, or leave it open."])
+        raise ConfigError(f"client-terms is '{text}', which names no client; give it a line, or leave it open.")
     return ClientTerms(by_client, places)
 
 
@@ -180,7 +180,7 @@ def check_form(text: str) -> None:
     if _is_json(text):
         client_terms_of(text)
     elif not names_trace(text):
-        raise ConfigError([f"client-terms is '{text}'; give {TABLE_FORMS}."])
+        raise ConfigError(f"client-terms is '{text}'; give {TABLE_FORMS}.")
 
 
 def _is_json(text: str) -> bool:
@@ -200,22 +200,20 @@ def _file_lines(file: str) -> Iterator[_Line]:
         text = Path(file).read_text(encoding="utf-8-sig")  # spreadsheets begin a file with a mark
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigError([f"client-terms names file '{file}', which cannot be read: {why}; give its path."]) from error
+        raise ConfigError(f"client-terms names file '{file}', which cannot be read: {why}; give its path.") from error
     lines = csv.DictReader(text.splitlines(), skipinitialspace=True)
     columns = [(name or "").strip().replace("-", "_") for name in lines.fieldnames or ()]
     lines.fieldnames = columns
     unknown = sorted(set(columns) - set(COLUMNS))
     if unknown or "client" not in columns or len(set(columns)) != len(columns) or len(columns) == 1:
         raise ConfigError(
-            [
-                f"client-terms: the first line of '{file}' is '{','.join(columns)}'; it names client and any of "
-                f"{', '.join(COLUMNS[1:])}, each once, with commas."
-            ]
+            f"client-terms: the first line of '{file}' is '{','.join(columns)}'; it names client and any of "
+            f"{', '.join(COLUMNS[1:])}, each once, with commas."
         )
     for line in lines:
         place = f"line {lines.line_num} of '{file}'"
         if None in line:
-            raise ConfigError([f"client-terms: {place} has more cells than the first line; give each column one."])
+            raise ConfigError(f"client-terms: {place} has more cells than the first line; give each column one.")
         own = ((key_of(name), _number(line[name] or "")) for name in columns if name != "client")
         yield place, (line["client"] or "").strip(), tuple(own)
 
@@ -224,11 +222,11 @@ def _json_lines(text: str) -> Iterator[_Line]:
     try:
         table = json.loads(text, object_pairs_hook=tuple)
     except (ValueError, RecursionError) as error:
-        raise ConfigError([f"client-terms begins like JSON, and is none ({error}); give {TABLE_FORMS}."]) from error
+        raise ConfigError(f"client-terms begins like JSON, and is none ({error}); give {TABLE_FORMS}.") from error
     for client_id, own in table:
         if not isinstance(own, tuple) or any(isinstance(value, list | tuple) for _, value in own):
             example = '{"client-07": {"epsilon": 1.0}}'
-            raise ConfigError([f"client-terms: {client_id} has no terms by name; write them like {example}."])
+            raise ConfigError(f"client-terms: {client_id} has no terms by name; write them like {example}.")
         yield "the table", client_id.strip(), tuple((key_of(name), _plain(value)) for name, value in own)
 
 

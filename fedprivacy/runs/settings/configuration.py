@@ -144,7 +144,7 @@ class RunConfig(
         others = sorted(settings.keys() ^ FIELDS.keys())
         if others:
             written = "the settings of the run were written by a version of fedprivacy that has other ones"
-            raise ConfigError([f"{written} ({', '.join(others)}); use that version."])
+            raise ConfigError(f"{written} ({', '.join(others)}); use that version.")
         values = {FIELDS[key].name: value for key, value in settings.items()}
         return cls(**values | {"epsilon": math.inf if values["epsilon"] is None else values["epsilon"]})  # type: ignore[arg-type]
 

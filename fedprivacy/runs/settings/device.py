@@ -24,7 +24,7 @@ def is_device(name: str) -> bool:
 def check_device(name: str) -> None:
     """Refuse a name that no device can have. Raises ConfigError: says which there can be."""
     if not is_device(name):
-        raise ConfigError([f"device is '{name}'; choose auto, cpu, cuda or cuda:N."])
+        raise ConfigError(f"device is '{name}'; choose auto, cpu, cuda or cuda:N.")
 
 
 def choose_device(name: str, client_number: int = 0) -> torch.device:
@@ -44,7 +44,7 @@ def choose_device(name: str, client_number: int = 0) -> torch.device:
         return torch.device("cuda", client_number % gpus) if gpus else torch.device("cpu")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= gpus:
-        raise ConfigError([f"device is '{name}', but this machine has {gpus} GPUs; use auto or cpu."])
+        raise ConfigError(f"device is '{name}', but this machine has {gpus} GPUs; use auto or cpu.")
     return device
 
 

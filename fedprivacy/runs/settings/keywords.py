@@ -59,9 +59,7 @@ def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Va
     try:
         return given, task()
     except TypeError as error:
-        raise ConfigError(
-            [f"task is the class {task.__name__}, which makes none ({error}); give an object."]
-        ) from error
+        raise ConfigError(f"task is the class {task.__name__}, which makes none ({error}); give an object.") from error
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def _read(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         why = f"is no TOML: {error}" if isinstance(error, tomllib.TOMLDecodeError) else "is no TOML"
         instead = "write each setting on a line, such as rounds = 20."
-    raise ConfigError([f"config is '{file}', which {why}; {instead}"])
+    raise ConfigError(f"config is '{file}', which {why}; {instead}")
 
 
 def _unfit(key: str, value: object) -> str:
