@@ -217,11 +217,8 @@ def dossier(
     wrong = making.DossierError, SigningKeyError, OSError
     with plain_errors(*wrong, code=2), plain_errors(BrokenJournalError, code=1):
         making.check_new(out)
-        finished, words, threats = (
-            making.finished_runs(runs),
-            making.read_about(about),
-            making.read_threat_model(threat_model),
-        )
+        finished, words = making.finished_runs(runs), making.read_about(about)
+        threats = making.read_threat_model(threat_model)
         signing_key = _signing_key(key)
         with opened_ledger(ledger) as opened:
             datasets = making.charged_datasets(opened, finished)

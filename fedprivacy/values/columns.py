@@ -97,10 +97,6 @@ def _noise(facts: RunFacts, client: ClientStanding) -> float | None:
     return client.spent.noise_multiplier if facts.private else None
 
 
-def _steps_left(_: RunFacts, client: ClientStanding) -> int | None:
-    return client.spent.steps_left if client.spent.limited else None
-
-
 def _rounds_left(facts: RunFacts, client: ClientStanding) -> int | None:
     return rounds_left(client.spent.steps_left, facts) if client.spent.limited else None
 
@@ -119,10 +115,8 @@ CLIENT_COLUMNS = (
     ClientColumn("budget_text", str, _budget_text, words=True),
     ClientColumn("share", float | None, _SHARE, "epsilon over budget", "share", "Share", Look.SHARE),
     ClientColumn("share_left", float | None, _SHARE_LEFT),
-    ClientColumn(
-        "noise_multiplier", float | None, _noise, "null without privacy", "noise_multiplier", _SIGMA, Look.SHORT
-    ),
-    ClientColumn("steps_left", int | None, _steps_left),
+    ClientColumn("noise_multiplier", float | None, _noise, _UNLESS, "noise_multiplier", _SIGMA, Look.SHORT),
+    ClientColumn("steps_left", int | None, lambda _, client: client.spent.steps_left if client.spent.limited else None),
     ClientColumn("rounds_left", int | None, _rounds_left, _ROUNDS, "steps_left", "Rounds left", Look.LEFT, _GAUGE),
     ClientColumn("state", str, _STATE, "", "state", "State", Look.STATE),
     ClientColumn(

@@ -317,10 +317,6 @@ class _Watch:
         batches = [rows for rows, batch in self.pending if batch] or [rows for rows, _ in self.pending]
         return np.concatenate([np.zeros(0, dtype=np.int64), *batches])
 
-    def all_steps(self) -> tuple[WatchedStep, ...]:
-        """Return the steps of the optimiser; if none was seen, each batch is taken for a step."""
-        return tuple(self.steps) or tuple(WatchedStep(rows, None) for rows in self.batches)
-
 
 def _flat(parameter: Tensor) -> Gradient:
     if parameter.grad is None:
@@ -366,7 +362,8 @@ def watch_training(
         error = raised
     finally:
         hook.remove()
-    return WatchedTraining(tuple(fields_of(left)), error, watch.all_steps(), tuple(seeds.guessable))
+    steps = watch.steps or [WatchedStep(rows, None) for rows in watch.batches]  # of an optimiser that was not seen
+    return WatchedTraining(tuple(fields_of(left)), error, tuple(steps), tuple(seeds.guessable))
 
 
 def with_parameters_of(trained: nn.Module, model: nn.Module) -> nn.Module:

@@ -212,10 +212,6 @@ def client_of(row: RowMapping, planned: int) -> ClientStanding:
     return ClientStanding(**_fields(ClientStanding, row) | told)
 
 
-def audit_row(run_id: str, result: AuditResult) -> Row:
-    return {"run_id": run_id} | plain(result)
-
-
 def audit_of(row: RowMapping) -> AuditResult:
     return AuditResult(**read_unbounded(_fields(AuditResult, row)))
 

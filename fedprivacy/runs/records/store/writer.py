@@ -15,6 +15,7 @@ from fedprivacy.ledger.database import Database, put_rows
 from fedprivacy.ledger.schema import audits
 from fedprivacy.runs.records.store import schema
 from fedprivacy.runs.records.store.database import RECORD, RecordDatabase, url_in
+from fedprivacy.values.numbers import plain
 from fedprivacy.values.runs import AuditResult, Phase, Roster, RoundResult, RunStatus
 from fedprivacy.values.series import RunFacts
 
@@ -131,7 +132,7 @@ def record_audits(ledger: str, run_id: str, results: Sequence[AuditResult], fold
     Raises:
         LedgerError: the database cannot be used.
     """
-    rows = [schema.audit_row(run_id, result) for result in results]
+    rows = [{"run_id": run_id} | plain(result) for result in results]
     with closing(Database(ledger)) as database:
         database.write(lambda connection, _: connection.execute(insert(audits), rows))
     for url in [ledger, *([url_in(folder)] if folder and (folder / RECORD).is_file() else [])]:
