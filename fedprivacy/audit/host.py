@@ -87,12 +87,13 @@ class Node:
             ConfigError: the client would not work as it is configured; says what to change, and nothing of any record.
         """
         file = config / NODE_CONFIG if config.is_dir() else config
-        given = _given(file)
+        found = _toml(file, "node", f"name this host's {NODE_CONFIG}, or the folder that 'fedprivacy deploy init' made")
+        given = {key: value for key, value in found.items() if value is not None}
         try:
             with hushed():
                 settings = NodeSettings.of(given)
-                word, found = _task(file, settings, task)
-                shard = works_on(found, own_shard(found, settings.folder, choose_device(settings.device)))
+                word, opened = _task(file, settings, task)
+                shard = works_on(opened, own_shard(opened, settings.folder, choose_device(settings.device)))
         except Refused as refused:
             raise ConfigError(_why(file, given, refused)) from refused
         except (TaskError, LossShapeError, UnsupportedModelError) as error:
@@ -101,7 +102,7 @@ class Node:
             raise ConfigError([f"{file}: {problem}" for problem in error.problems]) from error
         except Exception as error:  # whose text may hold values
             raise ConfigError(_unreadable(file, given, error)) from None
-        return cls(file, given, settings, word, found, not settings.tasks, shard)
+        return cls(file, given, settings, word, opened, not settings.tasks, shard)
 
     def worst(self) -> TrainingPlan:
         """The costliest step that the configuration allows: everybody joins, with the least noise that it takes.
@@ -162,11 +163,6 @@ class Node:
 def run_settings(file: Path) -> dict[str, Value]:
     """Read a run's file of settings, such as the operator's `run.toml`. Raises ConfigError: it cannot be read."""
     return _toml(file, "run-config", "name the file of the run's settings")
-
-
-def _given(file: Path) -> UserConfig:
-    found = _toml(file, "node", f"name this host's {NODE_CONFIG}, or the folder that 'fedprivacy deploy init' made")
-    return {key: value for key, value in found.items() if value is not None}
 
 
 def _toml(file: Path, option: str, remedy: str) -> dict[str, Value]:

@@ -23,7 +23,7 @@ from fedprivacy.audit.bounds import (
     one_run_epsilon,
     per_step_epsilon,
 )
-from fedprivacy.audit.canaries import Canaries, OwnRecord
+from fedprivacy.audit.canaries import OwnRecord
 from fedprivacy.audit.findings import LowerBound
 from fedprivacy.audit.real_client import AuditedTraining, new_parameters
 from fedprivacy.gradients import trainable_parameters
@@ -110,7 +110,11 @@ def per_step(
         RuntimeError: the client sent no update.
     """
     rng = np.random.default_rng([seed, 0])
-    by_layer = _by_layer(canaries.one_coordinate(sizes, training, rng), sizes, training, seed=seed, device=device)
+    planted, ends = canaries.one_coordinate(sizes, training, rng), np.cumsum(sizes)[:-1]
+    by_layer = [Readings() for _ in sizes]
+    for values, joined in planted.observe(training, MOST_STEPS, seed=seed, device=device):
+        layers = zip(by_layer, np.split(values, ends), np.split(joined, ends), strict=True)
+        by_layer = [so_far + Readings.of(*step) for so_far, *step in layers]
     found = [_gaussian_bound(PER_STEP, _mu([sum(by_layer, Readings())], confidence), training, confidence, _BUILT_IN)]
     if len(sizes) > 1:
         found.append(_gaussian_bound(LAYERS, _mu(by_layer, confidence), training, confidence, _BUILT_IN))
@@ -194,18 +198,6 @@ def one_run_bounds(
         (F_DP, f_dp_epsilon(*counts, delta, confidence), gaussian),
     )
     return tuple(_bound(name, epsilon, training, confidence, f"{_COINS}; {also}.") for name, epsilon, also in found)
-
-
-def _by_layer(
-    planted: Canaries, sizes: Sequence[int], training: AuditedTraining, *, seed: int, device: str
-) -> list[Readings]:
-    """The readings of each layer, over all steps."""
-    ends = np.cumsum(sizes)[:-1]
-    sums = [Readings() for _ in sizes]
-    for values, joined in planted.observe(training, MOST_STEPS, seed=seed, device=device):
-        layers = zip(sums, np.split(values, ends), np.split(joined, ends), strict=True)
-        sums = [so_far + Readings.of(*step) for so_far, *step in layers]
-    return sums
 
 
 def _guessed_run(

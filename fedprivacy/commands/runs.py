@@ -71,7 +71,9 @@ def runs(
     from fedprivacy.runs.settings.configuration import ConfigError
 
     with plain_errors(ConfigError, LedgerError, code=2):
-        pairs = _pairs(setting or ())
+        if wrong := [text for text in setting or () if "=" not in text[1:]]:
+            raise ConfigError([f"setting is '{text}'; give KEY=VALUE, for example epsilon=1." for text in wrong])
+        pairs = dict(text.split("=", 1) for text in setting or ())
         rows = list_runs(*store or (), task=task, tag=tag, status=status, settings=pairs, sort=sort)
     if as_json:
         print_json({"total": len(rows), "runs": list(rows[:most]), "problems": rows.problems})
@@ -128,14 +130,6 @@ def remove(
         remove_runs(folders)
     for folder in folders:
         OUT.print(f"Removed {escape(str(folder))}.", highlight=False)
-
-
-def _pairs(typed: Sequence[str]) -> dict[str, str]:
-    from fedprivacy.runs.settings.configuration import ConfigError
-
-    if wrong := [text for text in typed if "=" not in text[1:]]:
-        raise ConfigError([f"setting is '{text}'; give KEY=VALUE, for example epsilon=1." for text in wrong])
-    return dict(text.split("=", 1) for text in typed)
 
 
 def _table(rows: Sequence[dict[str, Any]], sort: str) -> Table:

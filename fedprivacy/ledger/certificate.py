@@ -29,7 +29,6 @@ from fedprivacy.ledger.errors import no_dataset
 from fedprivacy.ledger.journal import canonical, now, read_entries
 from fedprivacy.ledger.replay import (
     AnswerKey,
-    BegunRun,
     Charge,
     ChargeKey,
     Evidence,
@@ -295,7 +294,8 @@ def _state(
     in_rounds = {key: charge for key, charge in trained.items() if key.round > 0}
     claimed = {key: charge for key, charge in trained.items() if key.round == 0}
     last_steps, runs_left, why = _what_is_left(allowance, history, in_rounds)
-    unit = _unit(verified.replay.runs, charges)
+    begun = (verified.replay.runs[key.run_id].unit for key in charges if key.run_id in verified.replay.runs)
+    unit = next(begun, str(RECORD) if charges else None)  # the ledger keeps it the same for all runs
     return Certificate(
         dataset_id=dataset_id,
         issued=now().isoformat(timespec="seconds"),
@@ -333,12 +333,6 @@ def _state(
         client_ran=tuple(_programs(receipts, "charges")),
         meanings=_meanings(Unit.of(unit).name if unit else RECORD.name, history, allowance),
     )
-
-
-def _unit(runs: Mapping[str, BegunRun], charges: Collection[ChargeKey]) -> str | None:
-    """Return the unit of the runs that charged; None: nothing was charged. The ledger keeps it the same for all."""
-    begun = (runs[key.run_id].unit for key in charges if key.run_id in runs)
-    return next(begun, str(RECORD) if charges else None)
 
 
 def _by_rows(history: History, unit: str | None, delta: float) -> Iterator[Mapping[str, Any]]:

@@ -133,7 +133,11 @@ def _parse_line(raw: bytes, line: int, entries: int) -> Part | None:
         if "checkpoint" in fields:
             part = journal.parsed_head(fields["checkpoint"])
         elif "answer" in fields:
-            part = _parsed_totals(fields["answer"])
+            answer = fields["answer"]
+            key = AnswerKey(*(answer[name] for name in AnswerKey._fields))
+            if [type(value) for value in key] != [str, str, int, int, int]:  # each answer has only one text
+                raise ValueError("a field of the answer has another type")
+            part = KeptTotals(key, pack_totals(answer["totals"]))
         else:
             kept = canonical(fields["entry"])
             where = f"entry {entries + 1} (line {line})"
@@ -144,18 +148,6 @@ def _parse_line(raw: bytes, line: int, entries: int) -> Part | None:
     if text != written:
         raise BrokenJournalError(f"{where} is not as it was written")
     return part
-
-
-def _parsed_totals(fields: Mapping[str, Any]) -> KeptTotals:
-    """Parse an answer from JSON, strictly: each answer has only one text.
-
-    Raises:
-        ValueError, TypeError, KeyError: a field is invalid.
-    """
-    key = AnswerKey(*(fields[name] for name in AnswerKey._fields))
-    if [type(value) for value in key] != [str, str, int, int, int]:
-        raise ValueError("a field of the answer has another type")
-    return KeptTotals(key, pack_totals(fields["totals"]))
 
 
 def check_export(file: Path) -> None:

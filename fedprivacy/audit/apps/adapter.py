@@ -178,15 +178,6 @@ def load_app(name: str) -> Maker:
         found = sources.load("app", name)
     except sources.SourceError as error:
         raise AppError(str(error)) from error
-    return maker_of(found, name)
-
-
-def maker_of(found: Any, name: str) -> Maker:
-    """Return the maker of an app: a class or function without arguments, or a function that copies an object.
-
-    Raises:
-        AppError: it makes none.
-    """
     if isinstance(found, App):
         return lambda: copy.deepcopy(found)
     try:

@@ -144,7 +144,8 @@ def _executed_histories(folder: Path, history: RunHistory) -> dict[str, tuple[Hi
         dataset, shown = datasets.get(client, ""), history.last.spent[client]
         complaints = []
         if dataset in in_run:
-            complaints += _contradictions(client, in_run[dataset].history, stated[client])
+            others = [event for event in in_run[dataset].history if not _costs_as_much(event, stated[client])]
+            complaints += [f"{client} was charged for {event}, and trained with {stated[client]}." for event in others]
         if dataset in allowances and shown.delta != allowances[dataset].budget.delta:
             delta = allowances[dataset].budget.delta
             complaints.append(f"{client} is shown an epsilon at delta {shown.delta:.2g}; its budget is at {delta:.2g}.")
@@ -167,12 +168,6 @@ def _stated_event(own: Terms, history: RunHistory, spent: ClientSpent) -> Poisso
     usual = spent.noise_multiplier if history.noise_multiplier is None else history.noise_multiplier
     noise = usual if own.noise_multiplier is None else own.noise_multiplier
     return PoissonSampledGaussian(rate, noise, NeighbouringRelation(history.relation))
-
-
-def _contradictions(client: str, charged: History, expected: PoissonSampledGaussian) -> list[str]:
-    """Charges of a run that are for other mechanisms than its settings say."""
-    others = [event for event in charged if not _costs_as_much(event, expected)]
-    return [f"{client} was charged for {event}, and trained with {expected}." for event in others]
 
 
 def _costs_as_much(event: object, expected: PoissonSampledGaussian) -> bool:

@@ -140,18 +140,6 @@ def read(path: str, relation: NeighbouringRelation | None = None) -> list[Traini
         AskingError: the file cannot be read, or what is wrong with each entry.
     """
     name = "standard input" if path == STDIN else path
-    trainings, problems = [], []
-    for number, entry in enumerate(_entries(path, name), start=1):
-        try:
-            trainings.append(_training(entry, relation))
-        except ValueError as error:
-            problems.append(f"{name}, entry {number}: {error}")
-    if problems:
-        raise AskingError(*problems)
-    return trainings
-
-
-def _entries(path: str, name: str) -> list[Any]:
     try:
         text = sys.stdin.read() if path == STDIN else Path(path).read_text("utf-8")
         entries = json.loads(text)
@@ -164,7 +152,15 @@ def _entries(path: str, name: str) -> list[Any]:
         raise AskingError(f"{name}, byte {error.start}: this is no UTF-8 text; write JSON.") from error
     if not isinstance(entries, list):
         raise AskingError(f"{name} holds {_shorten(entries)}; write a list, [...], with an object for each training.")
-    return entries
+    trainings, problems = [], []
+    for number, entry in enumerate(entries, start=1):
+        try:
+            trainings.append(_training(entry, relation))
+        except ValueError as error:
+            problems.append(f"{name}, entry {number}: {error}")
+    if problems:
+        raise AskingError(*problems)
+    return trainings
 
 
 def _training(entry: object, relation: NeighbouringRelation | None) -> TrainingSteps:
