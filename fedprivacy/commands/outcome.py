@@ -175,8 +175,10 @@ def result_text(history: RunHistory, config: RunConfig) -> str:
     """The result of a finished run in one line, in Rich's markup."""
     result = f"{metric_name(history.metric)} {metric_text(history.metric, history.newest_metrics.get(history.metric))}"
     loss = f"no client above epsilon {epsilon_text(history.last.max_epsilon, config.epsilon)}"
+    clock = history.last.clock
+    took = "" if clock is None else f" and {time_text(clock)} of simulated time"
     return (
-        f"[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}{_simulated_time(history)}; "
+        f"[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}{took}; "
         f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}."
     )
 
@@ -230,11 +232,6 @@ def _machine(folder: Path) -> str:
     """The machine and its methods in one line, for reports of trouble."""
     machine = Machine.kept_in(folder)
     return f"This machine: {escape(machine.line)}.\n" if machine else ""
-
-
-def _simulated_time(history: RunHistory) -> str:
-    """The time on the run's own clock, if it has one."""
-    return "" if history.last.clock is None else f" and {time_text(history.last.clock)} of simulated time"
 
 
 def _user_level(history: RunHistory) -> str:

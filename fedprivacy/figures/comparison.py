@@ -232,7 +232,10 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
     shown = [line for line in lines if line.points][:MOST_LINES]
     if not shown:
         raise ValueError("no run of the sweep has an epsilon to draw; sweep over several.")
-    rows, baselines = _point_rows(shown), _baseline_rows(shown)
+    rows: Rows = [
+        {"line": line.name, "epsilon": epsilon, **_band(spread)} for line in shown for epsilon, spread in line.points
+    ]
+    baselines: Rows = [{"line": line.name, **_band(line.baseline)} for line in shown if line.baseline]
     values = [row[end] for row in [*rows, *baselines] for end in ("low", "mean", "high")]
     low, high = min(values), max(values)  # close around the values, because differences must be visible
     margin = HEADROOM * (high - low) or HEADROOM
@@ -253,16 +256,6 @@ def sweep_figure(lines: Sequence[EpsilonLine], metric: str, width: int = WIDTH) 
         chart_of(labels).mark_text().encode(frame.y("place"), alt.XValue(frame.labels_begin), alt.Text("text:N")),
     ]
     return with_style(layer(layers, _sweep_title(shown, metric, width), width))
-
-
-def _point_rows(lines: Sequence[EpsilonLine]) -> Rows:
-    return [
-        {"line": line.name, "epsilon": epsilon, **_band(spread)} for line in lines for epsilon, spread in line.points
-    ]
-
-
-def _baseline_rows(lines: Sequence[EpsilonLine]) -> Rows:
-    return [{"line": line.name, **_band(line.baseline)} for line in lines if line.baseline]
 
 
 def _band(spread: SeedSpread) -> dict[str, float]:

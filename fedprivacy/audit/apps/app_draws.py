@@ -84,7 +84,10 @@ def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
         if alarms.reasons:
             return
     if audited.at_optimizer and steps > 1:  # else the model moves with one step's noise, and with it the next sum
-        _test_apart(alarms, alone, sizes)
+        for layer, part in zip(sizes, np.split(alone, np.cumsum([*sizes.values()])[:-1], axis=2), strict=True):
+            p_value, (one, other) = p_value_of_correlations(part.swapaxes(0, 1).reshape(steps, -1))
+            told = f"The noise in {layer} of step {one + 1} tells of that of step {other + 1}"
+            alarms.test(p_value, f"{told}: sums of both bear less noise.")
     every = alone.reshape(-1, audited.size)
     if steps > 1:
         yield ObservedNoise(rows=every, of="", layers=sizes, about=about, at_least=True)
@@ -137,16 +140,6 @@ def _test_repeated(alarms: Alarms, rows: Rows, unit: float, about: str) -> None:
         min(1.0, len(differences) * float(nearest)),
         f"Two {about} add the same noise: whoever subtracts one from the other sees the records without any.",
     )
-
-
-def _test_apart(alarms: Alarms, noise: Rows, layers: dict[str, int]) -> None:
-    """Test whether the noise [trainings, steps, d] of a step tells of another step's, layer by layer."""
-    for layer, part in zip(layers, np.split(noise, np.cumsum([*layers.values()])[:-1], axis=2), strict=True):
-        p_value, (one, other) = p_value_of_correlations(part.swapaxes(0, 1).reshape(noise.shape[1], -1))
-        alarms.test(
-            p_value,
-            f"The noise in {layer} of step {one + 1} tells of that of step {other + 1}: sums of both bear less noise.",
-        )
 
 
 def _sampled_noise(audited: AuditedApp) -> Rows:

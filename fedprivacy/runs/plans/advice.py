@@ -71,9 +71,10 @@ def delta_advice(plan: RunPlan, sizes: Mapping[str, float]) -> str:
     whose = f"{largest} has {counted}"
     if not plan.task.shard_sizes_public:
         whose = f"a client has about {counted} (the task's nominal_shard_size)"
+    at_most_a_tenth = delta_text(float(f"1e-{len(str(records - 1)) + 1}"))
     return (
         f"delta is {delta_text(delta)}, and {whose}: to publish each of them with that probability would keep the "
-        f"promise. Choose a delta well below 1 / {records}, for example {_tenth_of_inverse(records)}."
+        f"promise. Choose a delta well below 1 / {records}, for example {at_most_a_tenth}."
     )
 
 
@@ -90,11 +91,6 @@ def simulated_sizes(plan: RunPlan) -> dict[str, float]:
             return {}
         sizes[simulated_client_id(part, parts)] = plan.shard_size(len(shard))
     return sizes
-
-
-def _tenth_of_inverse(records: int) -> str:
-    """A power of ten that is at most a tenth of 1 / records."""
-    return delta_text(float(f"1e-{len(str(records - 1)) + 1}"))
 
 
 def equivalents(config: RunConfig) -> list[str]:
