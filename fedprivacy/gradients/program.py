@@ -86,18 +86,18 @@ class Convolve(Operation):
     def __init__(self, layer: Convolution) -> None:
         if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             raise ValueError("padding that the convolution does not do itself")
-        self._layer, self._padding = layer, layer.padding
+        self.layer, self.padding = layer, layer.padding
         self._channels_last = faster_with_channels_last(layer)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         if self._channels_last:
             inputs = channels_last(inputs)
-        output: Tensor = self._layer(inputs)
+        output: Tensor = self.layer(inputs)
         return output, inputs
 
     def backward(self, kept: Tensor, gradient: Tensor) -> Tensor:
-        layer = self._layer
-        numbers = (layer.stride, self._padding, layer.dilation, False, [0] * len(layer.stride), layer.groups)
+        layer = self.layer
+        numbers = (layer.stride, self.padding, layer.dilation, False, [0] * len(layer.stride), layer.groups)
         arguments = (gradient, kept, layer.weight, None, *numbers, [True, False, False])
         result: Tensor = _aten.convolution_backward(*arguments)[0]
         return result
@@ -105,7 +105,7 @@ class Convolve(Operation):
     def piece(self, parameter: str, kept: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
         if parameter == "bias":
             return convolution_bias(gradient)
-        return convolution_weight((self._layer, self._padding), kept, gradient, kept_bytes)
+        return convolution_weight((self.layer, self.padding), kept, gradient, kept_bytes)
 
 
 class Activation(Operation):

@@ -15,12 +15,16 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.clipping import Clipping
 from fedprivacy.gradients.invariance import EXTREMES, EqualRowsStayEqual, hostile_rows, make_hostile
 from fedprivacy.gradients.layout import same_bits
 from fedprivacy.gradients.models import Loss, flat_parameters, restoring_parameters
+from fedprivacy.gradients.products import on_gpu
 from fedprivacy.gradients.selfcheck import DisagreementError, Loop, made_up_records
 from fedprivacy.gradients.stacked import ROWS, Stack, alone
+from fedprivacy.gradients.surroundings import undisturbed
+from fedprivacy.gradients.watch import checked_lookups
 
 log = logging.getLogger(__name__)
 
@@ -44,16 +48,23 @@ def admitted_stack(model: nn.Module, loss: Loss, clipping: Clipping, inputs: Ten
         inputs, targets: tensors of the records' shapes and types, [any, ...]; no value is read.
     """
     try:
-        stack = Stack(model, loss, clipping)
+        stack = Stack(model, loss, clipping, inputs)
         loop = Loop(model, loss)
-        probe = made_up_records(inputs, targets, partial(loop.pieces, kept_bytes=0))
-        with alone():
-            for seed, wide in enumerate((False, True, False)):
-                _Trial(stack, model, clipping, probe, seed, wide=wide).run(None if wide else loop)
+        with undisturbed, checked_lookups(inputs):
+            probe = made_up_records(inputs, targets, partial(loop.pieces, kept_bytes=0))
+        for _ in stack.sizes:
+            try:
+                with alone():
+                    for seed, wide in enumerate((False, True, False)):
+                        _Trial(stack, model, clipping, probe, seed, wide=wide).run(None if wide else loop)
+                return stack
+            except Exception as reason:
+                if not out_of_memory(reason):
+                    raise
+                stack.sizes = stack.sizes[1:]
     except Exception as reason:  # in any case, clients can be trained one after another
         log.debug("Clients are not stacked: %s", reason)
-        return None
-    return stack
+    return None
 
 
 class _Trial:
@@ -63,12 +74,12 @@ class _Trial:
         self, stack: Stack, model: nn.Module, clipping: Clipping, probe: tuple[Tensor, Tensor], seed: int, *, wide: bool
     ) -> None:
         self._stack, self._model, self._clipping = stack, model, clipping
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator, self._device = torch.Generator().manual_seed(seed), probe[0].device
         slots = stack.sizes[0]
         self._tried = set[int]() if seed == 0 else {*stack.sizes}  # numbers of slots whose products were tried
         self._positions = torch.stack([self._hostile_model(wide=wide) for _ in range(_MODELS)])
-        self._owners = torch.arange(slots) % _MODELS
-        self._norms = torch.logspace(*_CLIPPING_NORMS, slots, base=2.0, dtype=torch.float64)
+        self._owners = torch.arange(slots, device=self._device) % _MODELS
+        self._norms = torch.logspace(*_CLIPPING_NORMS, slots, base=2.0, dtype=torch.float64, device=self._device)
         self._inputs = hostile_rows(probe[0], slots * ROWS, self._generator, wide=wide)
         self._targets = hostile_rows(probe[1], slots * ROWS, self._generator, wide=False)
 
@@ -78,15 +89,20 @@ class _Trial:
         Very different sizes of records show rounding, not errors: then no loop is given.
         """
         slots = self._stack.sizes[0]
-        everything = torch.arange(slots)
+        everything = torch.arange(slots, device=self._device)
         whole = self._compute(everything, self._inputs, self._targets)
         if not bool((whole.squared > 0).double().mean() >= 0.5):
             raise DisagreementError("the stack showed no gradient by which it could be judged")
         self._check_places(whole)
         self._check_company(whole)
         for size in self._stack.sizes[1:]:
-            few = self._compute(everything[:size], self._inputs[: size * ROWS], self._targets[: size * ROWS])
-            _check(whole.of(everything[:size]), few, "by the number of slots")
+            try:
+                few = self._compute(everything[:size], self._inputs[: size * ROWS], self._targets[: size * ROWS])
+                _check(whole.of(everything[:size]), few, "by the number of slots")
+            except DisagreementError:
+                if not on_gpu(self._inputs):  # a GPU's kernels go by shapes, and it does not mind empty slots
+                    raise
+                self._stack.sizes = tuple(kept for kept in self._stack.sizes if kept != size)
         if loop is not None:
             self._check_right(whole, loop)
 
@@ -99,7 +115,7 @@ class _Trial:
         """Compute rows in slots, whose models are those of `slots` in the original order."""
         stack = self._stack
         matrices = stack.matrices(self._positions)
-        counted = torch.ones(len(inputs), dtype=torch.bool)
+        counted = torch.ones(len(inputs), dtype=torch.bool, device=self._device)
         own = [matrix.index_select(0, self._owners[slots]) for matrix in matrices]
         new = len(slots) not in self._tried
         self._tried.add(len(slots))
@@ -109,27 +125,28 @@ class _Trial:
         scales = stack.scales(squared, usable, self._norms[slots])
         with EqualRowsStayEqual(len(slots)) if new else nullcontext():
             sums = [at.sums(scales, usable.view(-1, ROWS)) for at in rows]
-        sources = [factor for at in rows for factor in (at.inputs, at.gradients)]
+        sources = [source for at in rows for source in at.sources]
         return _Computed(squared.view(len(squared), -1, ROWS), sources, sums)
 
     def _check_places(self, whole: _Computed) -> None:
         """Compare slots in another order; then records in other rows of their slots."""
-        slots = torch.randperm(len(self._owners), generator=self._generator)
+        slots = torch.randperm(len(self._owners), generator=self._generator).to(self._device)
         moved = self._compute(slots, *(_in_slots(t)[slots].flatten(0, 1) for t in (self._inputs, self._targets)))
         _check(whole.of(slots), moved, "by its slot's place")
-        rows = torch.randperm(ROWS, generator=self._generator)
+        rows = torch.randperm(ROWS, generator=self._generator).to(self._device)
         turned = self._compute(
-            torch.arange(len(slots)), *(_in_slots(t)[:, rows].flatten(0, 1) for t in (self._inputs, self._targets))
+            torch.arange(len(slots), device=self._device),
+            *(_in_slots(t)[:, rows].flatten(0, 1) for t in (self._inputs, self._targets)),
         )
         _check(whole.in_rows(rows), turned.without_sums(), "by its place in a slot")
 
     def _check_company(self, whole: _Computed) -> None:
         """Compare with extreme numbers in half of the rows of half of the slots, and in all rows of a quarter."""
-        slots = torch.arange(len(self._owners))
+        slots = torch.arange(len(self._owners), device=self._device)
         inputs, targets = self._inputs.clone(), self._targets.clone()
         untouched = torch.rand(len(slots), generator=self._generator) < 0.5
         alone = torch.rand(len(slots), ROWS, generator=self._generator) < 0.5
-        kept = (alone | untouched.unsqueeze(1)) & (slots % 4 != 1).unsqueeze(1)
+        kept = (alone | untouched.unsqueeze(1)).to(self._device) & (slots % 4 != 1).unsqueeze(1)
         self._spoil(inputs, ~kept.flatten())
         self._spoil(targets, ~kept.flatten())
         beside = self._compute(slots, inputs, targets)
@@ -139,7 +156,7 @@ class _Trial:
 
     def _spoil(self, tensor: Tensor, places: Tensor) -> None:
         if tensor.is_floating_point():
-            extremes = torch.tensor(EXTREMES, dtype=tensor.dtype)[torch.arange(int(places.sum())) % len(EXTREMES)]
+            extremes = tensor.new_tensor(EXTREMES)[torch.arange(int(places.sum())) % len(EXTREMES)]
             tensor[places] = extremes.view(-1, *[1] * (tensor.dim() - 1)).expand_as(tensor[places])
         else:
             tensor[places] = tensor[0].clone()
@@ -163,7 +180,7 @@ class _Trial:
         """Compare the sum of a slot with written gradients [ROWS, d], clipped by their own norms and the slot's C."""
         trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
         sizes = torch.tensor([p.numel() for p in trained.values()])
-        groups = torch.tensor(self._clipping.groups(list(trained))).repeat_interleave(sizes)
+        groups = torch.tensor(self._clipping.groups(list(trained))).repeat_interleave(sizes).to(self._device)
         squared = gradients.new_zeros(int(groups.max()) + 1, ROWS).index_add_(0, groups, gradients.t().square())
         factors = self._clipping.scales(squared, float(self._norms[number]))
         true = (gradients * factors[groups].t()).sum(0)
