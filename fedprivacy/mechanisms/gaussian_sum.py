@@ -33,6 +33,9 @@ ROUNDING_ALLOWANCE = SUM_ALLOWANCE + LATTICE_ALLOWANCE
 _MANY_RECORDS = 2**12
 """Number of records above which a client is sampled by itself: among small shards it would widen their whole table."""
 
+_MANY_PARAMETERS = 2**14
+"""Number of parameters above which each client's noise is added by itself: on a GPU, where that has the sums."""
+
 ClippedSum = Callable[[NDArray[np.intp], float], torch.Tensor]
 """(indices of the sampled records, in random order, C) -> sum of their vectors, each of norm at most C, shape [d]."""
 
@@ -113,6 +116,10 @@ def release_by_row(
     """
     scales = np.array([mechanism.noise_scale for mechanism in mechanisms])
     steps = np.array([lattice_step(mechanism.clipping_norm, totals.shape[1]) for mechanism in mechanisms])
+    if totals.shape[1] > _MANY_PARAMETERS:
+        reads = [keystream.reader(Purpose.NOISE, position) for keystream in keystreams]
+        rows = zip(totals, scales.tolist(), steps.tolist(), reads, strict=True)
+        return torch.stack([add_lattice_noise(*row, torch.float32) for row in rows])
     return add_lattice_noise_by_row(totals, scales, steps, Readers(keystreams, Purpose.NOISE, position))
 
 

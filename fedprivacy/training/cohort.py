@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.gradients.products import on_gpu
 from fedprivacy.gradients.stacked import Pool, Stack, StackedClipped
 from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum, poisson_samples, release_by_row
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -38,11 +39,16 @@ from fedprivacy.training.dpsgd import DPSGD, NoisyMean
 from fedprivacy.training.local_round import Kept, LocalSteps
 from fedprivacy.training.optimizers import Optimizer
 
-_MOST_TOGETHER = 256
-"""Maximum number of clients in a stack; more are no faster."""
+_MOST_TOGETHER, _MOST_ON_GPU = 256, 1024
+"""Maximum numbers of clients in a stack on a CPU, where more are no faster, and on a GPU."""
 
-_MOST_BYTES = 64 * 2**20
-"""Maximum number of bytes of a stack's inputs, by public shard sizes: they fix how updates are added up."""
+_MOST_BYTES, _BYTES_ON_GPU = 64 * 2**20, 2**32
+"""Maximum numbers of bytes of a stack's inputs, by public shard sizes: they fix how updates are added up. On a GPU the
+clients' vectors count, too.
+"""
+
+_BYTES_OF_A_PARAMETER = 64
+"""Number of bytes that a client's parameter takes in its vectors: position, matrix, sum, release, optimiser."""
 
 _Branch = tuple[int, int]
 """(l, i): the sum of ranks i 2^l to (i + 1) 2^l - 1."""
@@ -135,7 +141,7 @@ class CohortLoop(ABC, Generic[AnyMechanism]):
     def train(self, trainees: Sequence[Trainee[AnyMechanism]], round: int) -> Iterator[Portion]:
         """Train every client and yield portions, in an order that public numbers fix."""
         alone: list[int] = []
-        for places in alike(trainees):
+        for places in alike(trainees, sum(p.numel() for p in self.engine.model.parameters() if p.requires_grad)):
             members = [trainees[place] for place in places]
             kinds = members[0].shard.inputs, members[0].shard.targets
             stack = self.engine.stack(*kinds) if self.views is None else None
@@ -222,8 +228,8 @@ class CohortTraining(CohortLoop[SampledGaussianSum]):
         """Release each client's mechanism once."""
         clipped, batches = clients.clip(positions, norms, position)
         trainees, keystreams = clients.trainees, clients.keystreams
-        divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=torch.float32)
         mechanisms, totals = [one.mechanism for one in trainees], clipped.totals
+        divisors = totals.new_tensor([[one.expected_batch_size] for one in trainees], dtype=torch.float32)
         if self.adaptive is None:
             return release_by_row(mechanisms, totals, keystreams, position).div_(divisors), norms
         sensitivities = [self.adaptive.sensitivity(norm) for norm in norms.tolist()]
@@ -245,11 +251,11 @@ def _append_counts(
 ) -> Tensor:
     """Append each client's centred count to its clipped sum as one more coordinate, [clients, d + 1]."""
     owners = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
-    squared = clipped.squared_norms.numpy()
+    squared = clipped.squared_norms.cpu().numpy()
     finite, within = ~np.isnan(squared), squared <= norms[owners] ** 2
     counts = (np.bincount(owners[which], minlength=len(batches)).tolist() for which in (within, finite))
     centred = list(map(adaptive.centre_count, *counts, norms.tolist()))
-    return torch.cat([clipped.totals, torch.tensor(centred, dtype=torch.float64).unsqueeze(1)], 1)
+    return torch.cat([clipped.totals, clipped.totals.new_tensor(centred).unsqueeze(1)], 1)
 
 
 def try_portion(model: nn.Module, train: Callable[[], Portion], places: list[int]) -> Portion:
@@ -265,23 +271,27 @@ def try_portion(model: nn.Module, train: Callable[[], Portion], places: list[int
         torch.nn.utils.vector_to_parameters(start, own)
 
 
-def alike(trainees: Sequence[Trainee[AnyMechanism]]) -> Iterator[list[int]]:
+def alike(trainees: Sequence[Trainee[AnyMechanism]], parameters: int) -> Iterator[list[int]]:
     """Group the places of clients that can be stacked: same number of steps, and records of one kind."""
     kinds: dict[object, list[int]] = {}
     for place, one in enumerate(trainees):
         rows = (one.shard.inputs, one.shard.targets)
         kinds.setdefault((one.steps, *((t.shape[1:], t.dtype, t.device) for t in rows)), []).append(place)
     for places in kinds.values():
-        yield from _portions(trainees, places)
+        gpu = on_gpu(trainees[places[0]].shard.inputs)
+        limits = (_MOST_ON_GPU, _BYTES_ON_GPU) if gpu else (_MOST_TOGETHER, _MOST_BYTES)
+        yield from _portions(trainees, places, gpu * _BYTES_OF_A_PARAMETER * parameters, *limits)
 
 
-def _portions(trainees: Sequence[Trainee[AnyMechanism]], places: Sequence[int]) -> Iterator[list[int]]:
-    """Split the places into portions, limited in clients and in bytes."""
+def _portions(
+    trainees: Sequence[Trainee[AnyMechanism]], places: Sequence[int], each: int, most: int, most_bytes: int
+) -> Iterator[list[int]]:
+    """Split the places into portions, limited in clients and in bytes, of which each client takes some besides."""
     portion: list[int] = []
     size = 0.0
     for place in places:
-        nbytes = _public_bytes(trainees[place])
-        if portion and (len(portion) == _MOST_TOGETHER or size + nbytes > _MOST_BYTES):
+        nbytes = each + _public_bytes(trainees[place])
+        if portion and (len(portion) == most or size + nbytes > most_bytes):
             yield portion
             portion, size = [], 0.0
         portion.append(place)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.gradients.products import as_on_gpu
 from fedprivacy.mechanisms import gaussian_sum
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample, poisson_samples, release_by_row
 from fedprivacy.mechanisms.keystream import Position
@@ -97,8 +98,11 @@ def test_portions_go_by_public_sizes_not_by_how_many_records_there_are(monkeypat
     """Catches: an average that is added up, and so rounded, by private numbers of records."""
     monkeypatch.setattr(cohort, "_MOST_BYTES", 5000)
     emptied = [replace(one, shard=Shard(one.shard.inputs[:1], one.shard.targets[:1])) for one in trainees()[2:]]
-    assert list(cohort.alike(emptied)) == list(cohort.alike(trainees()[2:]))
-    assert len(list(cohort.alike(emptied))) > len({one.steps for one in emptied})
+    assert list(cohort.alike(emptied, 60)) == list(cohort.alike(trainees()[2:], 60))
+    assert len(list(cohort.alike(emptied, 60))) > len({one.steps for one in emptied})
+    with as_on_gpu():  # it has room for more records, and for the vectors of two clients with 2 GB each
+        assert [len(places) for places in cohort.alike(emptied[:4], 60)] == [3, 1]
+        assert [len(places) for places in cohort.alike(emptied[:4], 2**25 - 1000)] == [2, 1, 1]
 
 
 def test_a_client_that_fails_fails_alone():

@@ -136,8 +136,8 @@ class PlainCohort(CohortLoop[NullMechanism]):
         """
         found, batches = clients.clip(positions, norms, position)
         owners = torch.arange(len(batches)).repeat_interleave(torch.tensor([len(batch) for batch in batches]))
-        found.totals[owners[found.squared_norms.isnan()]] = math.nan
-        divisors = torch.tensor([[one.expected_batch_size] for one in clients.trainees], dtype=torch.float64)
+        found.totals[owners.to(found.totals.device)[found.squared_norms.isnan()]] = math.nan
+        divisors = found.totals.new_tensor([[one.expected_batch_size] for one in clients.trainees])
         return found.totals.div_(divisors).float(), norms
 
 
