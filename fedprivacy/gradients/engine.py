@@ -286,7 +286,7 @@ class GradientEngine:
         self._forget_if_changed()
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype)
         if kind not in self._stacks:
-            stackable = self.layout == ONE_ROW and self._autocast is None and not on_gpu(inputs)
+            stackable = self.layout == ONE_ROW and self._autocast is None
             with undisturbed, self._as_made():
                 found = admitted_stack(self.model, self._loss, self._clipping, inputs, targets) if stackable else None
             self._stacks[kind] = found

@@ -21,6 +21,7 @@ def model_of(name):
     torch.manual_seed(0)
     return {
         "stacked": lambda: nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 4)),
+        "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 1, 5)), nn.Conv2d(1, 4, (1, 5)), nn.Flatten()),
         "one by one": lambda: nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 5), nn.Flatten()),
     }[name]()
 

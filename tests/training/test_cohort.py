@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.gradients import GradientEngine, flat_parameters, stacked
 from fedprivacy.gradients.products import as_on_gpu
 from fedprivacy.mechanisms import gaussian_sum
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample, poisson_samples, release_by_row
@@ -74,6 +74,19 @@ def test_each_client_ends_where_it_would_end_alone(clipping, optimizer):
         assert norm == pytest.approx(expected[1], rel=1e-9)
         step = lattice_step(2 * member.mechanism.clipping_norm, len(flat)) / member.expected_batch_size
         assert (flat - expected[0]).abs().max() <= 4 * member.steps * step + 1e-6
+
+
+@pytest.mark.parametrize("clipping", ["per-layer", "adaptive"])
+def test_on_a_gpu_clients_with_convolutions_train_together(monkeypatch, clipping):
+    monkeypatch.setattr(stacked, "BYTES_ON_GPU", 2**24)  # a GPU's turn would take a CPU seconds
+    expected = list(each_alone(model_of("convolution"), trainees(), SGD(0.5), clipping))
+    with as_on_gpu():
+        assert GradientEngine(model_of("convolution"), cross_entropy).stack(*trainees()[0].shard.blank) is not None
+        found = together(model_of("convolution"), trainees(), SGD(0.5), clipping)
+    for one, member, (flat, norm, problem) in zip(expected, trainees(), found, strict=True):
+        assert problem is None and norm == pytest.approx(one[1], rel=1e-9)
+        step = lattice_step(2 * member.mechanism.clipping_norm, len(flat)) / member.expected_batch_size
+        assert (flat - one[0]).abs().max() <= 4 * member.steps * step + 1e-6
 
 
 @pytest.mark.parametrize("name", ["scaffold", "ditto", "fedper"])
