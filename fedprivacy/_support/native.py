@@ -171,7 +171,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
                 yield folder, *names[1:]
 
 
-def out_of_memory(error: BaseException) -> bool:
+def out_of_memory(error: BaseException | None) -> bool:
     """Return whether an error says that memory ran out: Python's, an accelerator's, or torch's on a CPU.
 
     No single record is at fault then, and none may be left out for it. A part of a batch takes more memory the more

@@ -88,8 +88,8 @@ _PROFILE = Annotated[
 _WORKERS = Annotated[
     int | None,
     typer.Option(
-        help="Processes that train 100 clients and more; no result differs. Default: 1; on a cluster, one for each of "
-        "its GPUs or, without, CPUs.",
+        help="Processes that train 100 clients and more, each on a GPU or a part of one; no result differs. Default: "
+        "one for each GPU if there are several, else 1; on a cluster, one for each of its GPUs or, without, CPUs.",
         show_default=False,
     ),
 ]

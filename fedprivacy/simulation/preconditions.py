@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
-from fedprivacy.flower.simulated.engine import quiet_flower, trains_together
+from fedprivacy.flower.simulated.engine import config_here, quiet_flower, trains_together
 from fedprivacy.flower.simulated.shards import check_shards, check_tables
 from fedprivacy.flower.simulated.trial import machine_for, opened_shard, try_table, try_task
 from fedprivacy.ledger import Ledger
@@ -44,17 +44,18 @@ def check_run(plan: TrainingPlan, placement: Placement) -> Machine:
     """
     config = plan.config
     _check_machine(config, placement)
+    here = config_here(config, placement)
     with quiet_flower():
         build_strategy(config)
     build_trackers(config.trackers)
     _check_participation(config)
     _check_ledger(config)
     _check_signing_key(config)
-    _check_task(plan, placement)
-    _check_noise(plan, placement)
+    _check_task(plan, here, placement)
+    _check_noise(plan, here, placement)
     if not config.privacy or placement.ray_address:
         return Machine.here()
-    return machine_for(plan.task, config, stacked=trains_together(config))
+    return machine_for(plan.task, here, choose_device(config.device), stacked=trains_together(config))
 
 
 def check_asking(plan: QuestionPlan, columns: Collection[str]) -> None:
@@ -99,18 +100,19 @@ def _check_signing_key(config: RunConfig) -> None:
         server_key(key)
 
 
-def _check_task(plan: TrainingPlan, placement: Placement) -> None:
+def _check_task(plan: TrainingPlan, here: RunConfig, placement: Placement) -> None:
     """Open every client's shard in this process, where it stays open; for a cluster's only the first and the last."""
-    clients, config = range(plan.config.clients), plan.config
+    clients, device = range(here.clients), None
     if placement.ray_address:
-        config = replace(config, device="cpu")  # the cluster's GPUs are not this machine's
         clients = range(0, len(clients), max(1, len(clients) - 1))
+    elif here.privacy:
+        device = choose_device(plan.config.device)
     with _as_config_error():
-        try_task(plan.task, config, clients)
-        check_shards(plan.task, config, clients, computed=config.privacy and not placement.ray_address)
+        try_task(plan.task, here, clients)
+        check_shards(plan.task, here, clients, device)
 
 
-def _check_noise(plan: TrainingPlan, placement: Placement) -> None:
+def _check_noise(plan: TrainingPlan, here: RunConfig, placement: Placement) -> None:
     """Refuse, before there is a folder, a client's own budget that no noise meets.
 
     On a cluster shards are opened elsewhere, and it is said later. What is found is remembered for when the client
@@ -120,7 +122,7 @@ def _check_noise(plan: TrainingPlan, placement: Placement) -> None:
     if not plan.noise_by_rate or config.resume or placement.ray_address:
         return
     parts = enumerate(plan.simulated_clients)
-    plan.events({client_id: len(opened_shard(plan.task, config, number)) for number, client_id in parts})
+    plan.events({client_id: len(opened_shard(plan.task, here, number)) for number, client_id in parts})
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.simulated.engine import drive
 from fedprivacy.flower.simulated.without_privacy import NullBooks, plain_client
 from fedprivacy.runs.callbacks import Callback, Callbacks
-from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.plans.advice import training_advice
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.runs.records.folder import new_run_folder, plan_of, read_history
@@ -67,8 +67,9 @@ def simulate(
     Args:
         task: an object of a `Task`, its class, a built-in task's name, or "path/to/file.py:Name"; None: "digits", or
             the task of the run that goes on.
-        workers: processes that train populations of 100 clients and more, each with one thread. No result depends on
-            it, and a run that goes on may have another number. None: this process alone, or, on a cluster, one for each
+        workers: processes that train populations of 100 clients and more, each with one thread, and each on a GPU or a
+            part of one. No result depends on it, and a run that goes on may have another number. None: one for each
+            GPU, where there are several and `device` is "auto"; else this process alone, or, on a cluster, one for each
             of its GPUs or, without, CPUs.
         ray_address: of a Ray cluster that runs already, and on which these processes are: "host:port", or "auto" for
             the one that runs on this machine.
@@ -135,6 +136,8 @@ def run(
     them later.
     """
     placement.check()
+    if profile and placement == Placement():
+        placement = HERE  # other processes are not recorded
     config = plan.config
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0

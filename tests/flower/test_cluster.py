@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import fedprivacy as fp
 from fedprivacy.flower.simulated import cluster, joining
@@ -266,10 +267,15 @@ def places(population):
     ],
     ids=str,
 )
-def test_how_many_workers_are_asked_for_and_what_each_has(gpus, settings, expected):
+def test_how_many_workers_are_asked_for_and_what_each_has(gpus, settings, expected, monkeypatch):
+    shares = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=2**34))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", shares.append)
     ray = Pretended(8, replace(GREETING, gpus=1), gpus)
     pretended(ray, **settings)
     assert ray.asked == [expected[1]] * expected[0]
+    assert shares == ([expected[1] - 1 / 32] * expected[0] if expected[1] % 1.0 else [])  # CUDA's own part less
 
 
 def test_workers_that_died_are_replaced_in_their_places_as_soon_as_there_is_room():

@@ -4,10 +4,13 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
 import threading
 import time
+import weakref
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,8 +25,9 @@ from fedprivacy.flower.simulated.populations import CohortUpdate, Population, St
 from fedprivacy.flower.simulated.workers import TrainingErrand, Workers
 from fedprivacy.ledger import Ledger
 from fedprivacy.mechanisms.keystream import Keystream
-from fedprivacy.runs.placement import Placement
+from fedprivacy.runs.placement import HERE, Placement, Seat
 from fedprivacy.runs.settings.configuration import ConfigError
+from fedprivacy.runs.settings.device import Gpu
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import Blobs, Convolved, plan_of
@@ -94,7 +98,7 @@ def secret():
 
 @pytest.fixture(scope="module")
 def two(secret):
-    with Workers(secret.task, secret.config, train_privately, Placement(workers=2)) as workers:
+    with Workers(secret.task, secret.config, train_privately, Placement(workers=2), [Seat()] * 2) as workers:
         yield workers
 
 
@@ -143,7 +147,7 @@ def test_a_worker_that_dies_is_replaced_once(tmp_path):
     plan = plan_of(task, clients=3, rounds=1)
     expected = model_of(run(plan, Population(task, plan.config), "undisturbed"))
     (deaths / "one").touch()
-    with Workers(task, plan.config, train_privately, Placement(workers=1)) as workers:
+    with Workers(task, plan.config, train_privately, Placement(workers=1), [Seat()]) as workers:
         assert torch.equal(model_of(run(plan, workers, "disturbed")), expected)
         assert not list(deaths.iterdir())
         accounts = Ledger("sqlite:///disturbed.db").accounts([f"blobs/client-{part}" for part in range(3)])
@@ -168,7 +172,7 @@ def test_a_worker_ends_with_its_pipe(tmp_path):
             return super().loss(outputs, targets)
 
     task = Endless()
-    with Workers(task, plan_of(task, clients=3).config, train_privately, Placement(workers=1)) as workers:
+    with Workers(task, plan_of(task, clients=3).config, train_privately, Placement(workers=1), [Seat()]) as workers:
         (worker,) = workers._ready()
         worker.ask(pickle.dumps(Start(arrays_of(task), 1, KEY, 0.0)), pickle.dumps(TrainingErrand(0, orders(3))))
         while not busy.exists():
@@ -189,7 +193,53 @@ def test_workers_that_there_cannot_be_are_refused(tmp_path):
     task.lock = threading.Lock()
     plan = plan_of(task, clients=100)
     with pytest.raises(ConfigError, match=r"workers is 2, but the task cannot go to another process \(.*lock"):
-        Workers(task, plan.config, train_privately, Placement(workers=2))
+        Workers(task, plan.config, train_privately, Placement(workers=2), [Seat()] * 2)
+
+
+def test_each_process_sees_its_own_gpu_and_the_server_s_opens_shards_on_the_cpu(monkeypatch):
+    started, opened = [], set()
+
+    class Recorded:
+        def __init__(self, command, env, **_):
+            started.append((env["CUDA_VISIBLE_DEVICES"], command[-1]))
+
+        def kill(self): ...
+        def wait(self):
+            return 1
+
+    class Told(Blobs):
+        def loss(self, outputs, targets):
+            opened.add(outputs.device.type)
+            return super().loss(outputs, targets)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,7")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(engine, "gpus_here", lambda: [Gpu("made up", 2**34)] * 2)
+    monkeypatch.setattr(subprocess, "Popen", Recorded)
+    with pytest.raises(WorkerError, match="Worker 1 of 3 died"):
+        fp.simulate(Told(), clients=100, workers=3, privacy=False, out="run", progress=False)
+    assert started[:3] == [("4", "0.5"), ("7", "1.0"), ("4", "0.5")]
+    assert opened == {"cpu"} and not Path("run").exists()
+    config = plan_of(Blobs(), clients=100).config  # without workers all clients compute on one GPU: a sum has its bits
+    assert engine.config_here(config, HERE).device == "cuda:0"
+    assert engine.config_here(replace(config, clients=99), Placement(workers=3)).device == "auto"
+
+
+def test_a_process_whose_memory_is_full_lets_go_of_the_shards_that_it_can_open_again():
+    class Full(Blobs):
+        held, asked = None, ()
+
+        def shard(self, source):
+            self.asked += (source.partition_id,)
+            if self.held is not None and self.held() is not None:
+                raise torch.OutOfMemoryError
+            found = super().shard(source)
+            self.held = weakref.ref(found.inputs)
+            return found
+
+    task = Full()
+    assert len(list(Population(task, plan_of(task, clients=3).config).enrol(range(3)))) == 3
+    assert task.asked == (0, 1, 1, 2, 2)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import fedprivacy as fp
 from fedprivacy._support.settings import kind_of
 from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig, resolve
-from fedprivacy.runs.settings.device import choose_device
+from fedprivacy.runs.settings.device import Gpu, choose_device
 from fedprivacy.training.algorithms import ALGORITHMS
 from tests.flower.blobs import Blobs, PrivateSizes, plan_of
 
@@ -202,6 +202,37 @@ def test_auto_spreads_clients_over_the_gpus_and_a_named_device_is_kept(monkeypat
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [str(choose_device("auto", number)) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
     assert [str(choose_device(name, 1)) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
+
+
+LARGE, SMALL = Gpu("large", 2**35), Gpu("small", 2**32)
+
+
+@pytest.mark.parametrize(
+    ("workers", "device", "gpus", "expected"),
+    [
+        (None, "auto", [], []),
+        (None, "auto", [LARGE], []),
+        (None, "auto", [LARGE] * 3, [(0, 1.0), (1, 1.0), (2, 1.0)]),
+        (None, "cuda", [LARGE] * 3, []),
+        (1, "auto", [LARGE] * 3, []),
+        (2, "auto", [], [(None, 1.0)] * 2),
+        (2, "cpu", [LARGE], [(None, 1.0)] * 2),
+        (2, "auto", [LARGE], [(0, 0.5)] * 2),
+        (5, "cuda", [LARGE] * 2, [(0, 1 / 3), (1, 1 / 2), (0, 1 / 3), (1, 1 / 2), (0, 1 / 3)]),
+        (3, "auto", [LARGE, SMALL, LARGE], [(0, 1 / 2), (2, 1.0), (0, 1 / 2)]),
+        (4, "cuda:1", [LARGE, SMALL], [(1, 1 / 4)] * 4),
+    ],
+    ids=str,
+)
+def test_each_worker_has_a_gpu_or_a_part_of_one(workers, device, gpus, expected):
+    assert [(seat.gpu, seat.share) for seat in Placement(workers).seats(device, gpus)] == expected
+
+
+def test_more_workers_than_gpus_have_memory_for_are_refused():
+    words = r"workers is 9, but 5 of them would share a GPU with 4\.3 GB of memory; choose at most 8, or device cpu"
+    with pytest.raises(ConfigError, match=words):
+        Placement(9).seats("auto", [SMALL] * 2)
+    assert len(Placement(8).seats("auto", [SMALL] * 2)) == 8
 
 
 def test_what_another_run_takes():

@@ -28,7 +28,7 @@ from torch.nn.utils import vector_to_parameters
 
 from fedprivacy._support.durable import Room, size_text
 from fedprivacy._support.failpoints import reach
-from fedprivacy._support.native import attainable_bytes
+from fedprivacy._support.native import attainable_bytes, out_of_memory
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
 from fedprivacy.flower.client.release import Released, most_sealed
 from fedprivacy.flower.kept import KeptError, KeptFor, KeptInFolder, KeptInState, KeptStore, kept_beside, kept_task
@@ -459,15 +459,26 @@ def _deployed_client(task: OpenedTask, settings: NodeSettings) -> LocalClient:
     return LocalClient(*own, None, 0, kept, autocast_of(settings.autocast))
 
 
-@cache
 def simulated_shard(task: OpenedTask, partition_id: int, num_partitions: int, device: str) -> Shard:
-    """A part of the task's split, kept for the life of the process: it must not be made again with every message.
+    """A part of the task's split, kept while there is memory: it must not be made again with every message.
 
     Raises:
         Refused: the task could not read it.
     """
     source = ShardSource(partition_id=partition_id, num_partitions=num_partitions)
-    return _read(task, source, choose_device(device, partition_id))
+    opened = task, source, choose_device(device, partition_id)
+    try:
+        return _kept_part(*opened)
+    except Refused as error:
+        if not out_of_memory(error.__cause__):
+            raise
+    _kept_part.cache_clear()  # others' parts, which this process can open again
+    return _kept_part(*opened)
+
+
+@cache
+def _kept_part(task: OpenedTask, source: ShardSource, device: torch.device) -> Shard:
+    return _read(task, source, device)
 
 
 @lru_cache(maxsize=1)

@@ -39,12 +39,12 @@ from typing import Any, Self
 import torch
 
 from fedprivacy.flower.simulated.joining import join_cluster
-from fedprivacy.flower.simulated.populations import Order, Population, Start, TrainTogether
+from fedprivacy.flower.simulated.populations import Population, Start, TrainTogether
 from fedprivacy.flower.simulated.workers import Crew, Worker, WorkerError, answer_to, pickle_by_value
 from fedprivacy.flower.wire.messages import Enrolment
 from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
-from fedprivacy.runs.settings.device import choose_device
+from fedprivacy.runs.settings.device import choose_device, take_share
 from fedprivacy.tasks import Task
 
 log = logging.getLogger("fedprivacy.engine")
@@ -60,17 +60,6 @@ _COMPUTES = ("fedprivacy", "torch", "numpy")
 
 _MOST_WORDS = 200
 """Characters of what Ray tells of a death."""
-
-
-@dataclass(frozen=True, slots=True)
-class EnrolmentErrand:
-    """The errand to enrol the clients of consecutive parts of the split."""
-
-    parts: range
-
-    def run(self, population: Population, start: Start | None) -> dict[int, Enrolment]:
-        """Return the clients' enrolments, by part."""
-        return dict(zip(self.parts, population.enrol(self.parts), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +150,8 @@ class Hand:
     """
 
     def __init__(self, luggage: bytes) -> None:
-        paths, folder, everything = pickle.loads(luggage)
+        paths, folder, share, everything = pickle.loads(luggage)
+        take_share(share or 1.0)
         sys.path += [path for path in paths if path not in sys.path]
         with suppress(OSError):  # no such folder here; then no path of the task's may be relative
             os.chdir(folder)
@@ -199,7 +189,7 @@ class ClusterWorkers(Crew):
                 f"device is '{config.device}', but {placement.words}: there a worker sees only its own; use cuda."
             )
         super().__init__(task, config, train, placement)
-        self._given = task
+        self._given, self._device = task, config.device
         self._workers: list[Actor] = []
         self._coming: list[Actor] = []
 
@@ -209,7 +199,7 @@ class ClusterWorkers(Crew):
             entered.callback(self.close)
             self._pack()
             self._begin()
-            self._enrolments = self._asked_who_they_are()
+            self._enrolments = self.enrolments_by_workers()
             self._leave = entered.pop_all().close
         return self
 
@@ -222,22 +212,17 @@ class ClusterWorkers(Crew):
             actors.pop().kill()
 
     def warn_of_messages(self, reason: str) -> None:
-        """Warn that workers are of no use, and end them.
+        """See `Crew`.
 
         Raises:
             ConfigError: the clients now run on this machine, which lacks the device.
         """
         super().warn_of_messages(reason)
-        self.close()
-        choose_device(self._config.device)
+        choose_device(self._device)
 
     def enrolments(self) -> Iterator[Enrolment]:
         """See `Population`; the clients were enrolled when the workers had started."""
         return iter(self._enrolments)
-
-    def _in_line(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Keep the order: this machine's devices say nothing about those of the cluster."""
-        return orders
 
     def _prepare_start(self, start: Start | None) -> Any:
         return self._ray.put(pickle.dumps(start))
@@ -266,7 +251,7 @@ class ClusterWorkers(Crew):
         self._gpus = self._gpus_of_each()
         config = replace(self._config, device="cuda" if self._gpus else "cpu")
         everything = pickle_by_value(self._placement, (self._given, config, self._train))
-        self._luggage = self._ray.put(pickle.dumps((sys.path, Path.cwd(), everything)))
+        self._luggage = self._ray.put(pickle.dumps((sys.path, Path.cwd(), self._gpus, everything)))
 
     def _begin(self) -> None:
         """Have all workers come, before anybody is charged for what they are to train."""
@@ -284,14 +269,6 @@ class ClusterWorkers(Crew):
         deadline = time.monotonic() + self._config.node_timeout
         while len(self._workers) < least and self._ask_for_more() and (left := deadline - time.monotonic()) > 0:
             self._take_in(min(left, _LOOK_SECONDS))
-
-    def _asked_who_they_are(self) -> list[Enrolment]:
-        """Return every client's enrolment; each worker opens the shards of a row of clients."""
-        said: dict[int, Enrolment] = {}
-        for row in self._divide(self._config.clients, EnrolmentErrand):
-            assert isinstance(row, dict)
-            said |= row
-        return [said[part] for part in range(self._config.clients)]
 
     def _ask_for_more(self) -> bool:
         """Have as many workers started as are missing, in places that are free; whether any are coming."""
@@ -347,7 +324,7 @@ class ClusterWorkers(Crew):
     def _gpus_of_each(self) -> float:
         """The fraction of a GPU that each worker gets; 0: workers compute on CPUs."""
         gpus = int(self._ray.cluster_resources().get("GPU", 0.0))
-        if self._config.device == "cpu" or (self._config.device == "auto" and not gpus):
+        if self._device == "cpu" or (self._device == "auto" and not gpus):
             return 0.0
         if not gpus:
             raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flwr.app import Context, Message, RecordDict, UserConfig
@@ -20,7 +21,7 @@ from fedprivacy.flower.simulated.workers import USELESS, Crew, Workers
 from fedprivacy.flower.unpublished import begin_task, empty_run, failed_reply, number
 from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.settings.configuration import RunConfig
-from fedprivacy.runs.settings.device import choose_device
+from fedprivacy.runs.settings.device import choose_device, gpus_here
 from fedprivacy.tasks.identity import simulated_client_id
 
 if TYPE_CHECKING:
@@ -72,6 +73,18 @@ def trains_together(config: RunConfig) -> bool:
     return config.clients >= POPULATION
 
 
+def config_here(config: RunConfig, placement: Placement) -> RunConfig:
+    """Return the configuration by which this process opens shards: on its CPU those that others train on GPUs.
+
+    Raises:
+        ConfigError: there cannot be such workers.
+    """
+    if not trains_together(config) and not placement.ray_address:
+        return config
+    there = placement.ray_address or any(seat.environment for seat in placement.seats(config.device, gpus_here()))
+    return replace(config, device="cpu" if there else str(choose_device(config.device)))
+
+
 def _population(client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> Population | None:
     """The clients as one population, where they are many, and their app is ours."""
     if not isinstance(client_app, TaskApp) or client_app.config is None or not trains_together(config):
@@ -80,9 +93,10 @@ def _population(client_app: ClientApp, config: RunConfig, placement: Placement =
             log.warning(USELESS, placement.words, f"fewer than {POPULATION} clients, or an app of another kind")
         return None
     task, train = client_app.task, getattr(client_app, "train_together", train_privately)  # a baseline has its own
-    if not placement.elsewhere:
-        return Population(task, config, train)
-    return (ClusterWorkers if placement.ray_address else Workers)(task, config, train, placement)
+    if placement.ray_address:
+        return ClusterWorkers(task, config, train, placement)
+    seats = placement.seats(config.device, gpus_here())
+    return Workers(task, config, train, placement, seats) if seats else Population(task, config, train)
 
 
 class InProcessGrid(Grid):

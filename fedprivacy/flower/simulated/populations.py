@@ -220,8 +220,9 @@ class Population:
     """
 
     def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether = train_privately) -> None:
-        self._task = open_task(config.task, task)
-        self._config, self._train = config, train
+        self._task, self._train = open_task(config.task, task), train
+        first = str(choose_device("auto"))  # of several GPUs
+        self._config = replace(config, device=first) if config.device == "auto" else config
         self.kept = KeptModels()
 
     def enrolments(self) -> Iterator[Enrolment]:
@@ -281,13 +282,9 @@ class Population:
         base = Keystream.secret() if seed is None else Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)
         start = Start(arrays, attempt.round, base, proximal_mu, control)
         own = self.kept.of(text_of(self._config.algorithm_in(attempt.round)))
-        update = self.train_range(0, [replace(o, own=own.get(o.client_id)) for o in self._in_line(orders)], start)
+        update = self.train_range(0, [replace(o, own=own.get(o.client_id)) for o in orders], start)
         own |= update.kept
         return update
-
-    def _in_line(self, orders: Sequence[Order]) -> Sequence[Order]:
-        """Sort orders into the order of summation: clients with shards on one device come together."""
-        return sorted(orders, key=lambda order: str(choose_device(self._config.device, order.part)))
 
     def warn_of_messages(self, reason: str) -> None:
         """Do nothing: clients get messages one after another in this process, and no workers were asked for."""
@@ -296,7 +293,7 @@ class Population:
         """Train consecutive clients of a cohort, beginning at the rank `first`."""
         update = CohortUpdate()
         keep_freed_memory()
-        for clients in self._by_device(enumerate(orders, first), update):
+        if clients := list(self._opened(enumerate(orders, first), update)):
             ranks, asked, opened = zip(*clients, strict=True)
             update.names = self.names
             for portion in self._train(self._config, start, asked, opened):
@@ -309,19 +306,15 @@ class Population:
                         update.leave_out(ranks[place], asked[place], portion.problem)
         return update
 
-    def _by_device(
+    def _opened(
         self, orders: Iterable[tuple[int, Order]], update: CohortUpdate
-    ) -> Iterable[list[tuple[int, Order, LocalClient]]]:
-        """The clients whose shards could be opened, grouped by their shards' device."""
-        found: dict[torch.device, list[tuple[int, Order, LocalClient]]] = {}
+    ) -> Iterator[tuple[int, Order, LocalClient]]:
+        """Yield the clients whose shards can be opened."""
         for rank, order in orders:
             try:
-                client = self._client(order.part)
+                yield rank, order, self._client(order.part)
             except Exception as problem:
                 update.leave_out(rank, order, problem)
-            else:
-                found.setdefault(client.shard.inputs.device, []).append((rank, order, client))
-        return found.values()
 
     def _client(self, part: int) -> LocalClient:
         return part_of(self._task, self._config, part, self._config.clients)

@@ -35,14 +35,14 @@ _FEWEST, _FEWEST_IN_PART = 10, 20
 """Fewest different records by which a shard is known as a copy of another, or of a part: fewer may just agree."""
 
 
-def check_shards(task: OpenedTask, config: RunConfig, parts: Sequence[int], *, computed: bool) -> None:
+def check_shards(task: OpenedTask, config: RunConfig, parts: Sequence[int], device: torch.device | None = None) -> None:
     """Tell of records that count for nothing, that several clients hold, and of clients without any.
 
     Args:
         task: as `try_task` has tried it.
         config: the simulation's configuration.
         parts: clients whose shards are open.
-        computed: whether gradients are tried.
+        device: device on which gradients are tried; None: they are not.
 
     Raises:
         TaskError: more than half of the records count for nothing, and the task does not allow it.
@@ -52,12 +52,14 @@ def check_shards(task: OpenedTask, config: RunConfig, parts: Sequence[int], *, c
         _tell_of_copies("shard", {client: _hashes(shard) for client, shard in islice(shards.items(), _COMPARED)})
     if empty := [client for client, shard in shards.items() if not len(shard)]:
         log.warning("%s: no record; see how the split gives its parts. Budgets are spent all the same.", _some(empty))
-    tried = islice(shards, 0, None, max(1, len(shards) // _TRIED)) if computed else ()
+    tried = islice(shards, 0, None, max(1, len(shards) // _TRIED)) if device else ()
     views, autocast = config.augmentation_multiplicity, autocast_of(config.autocast)
     found = {client: null_records(shard) for client, shard in shards.items()}
     for client in tried:
-        engine = engine_of(task, shards[client].inputs.device, config.clipping, max(views, 1), autocast)
-        found[client] = usable_in_training(task, shards[client], engine, views)
+        assert device is not None
+        shard = shards[client].to(device)
+        engine = engine_of(task, shard.inputs.device, config.clipping, max(views, 1), autocast)
+        found[client] = usable_in_training(task, shard, engine, views)
     void = [client for client, usable in found.items() if usable.mostly_void]
     reasons = [f"more than half of those of {_some(void)}"] if void else []
     remedy = "" if task.allow_null else "Mend them, or set allow_null = True in the task to train on the others."

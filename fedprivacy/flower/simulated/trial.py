@@ -73,22 +73,23 @@ def try_task(task: OpenedTask, config: RunConfig, clients: Iterable[int]) -> Non
         before.restore()
 
 
-def machine_for(task: OpenedTask, config: RunConfig, *, stacked: bool) -> Machine:
+def machine_for(task: OpenedTask, config: RunConfig, device: torch.device, *, stacked: bool) -> Machine:
     """This machine, and how it will compute the gradients of the first client's records; no value of them is read.
 
     Warns, once in a process, where that is slow. In this process it is decided only once, for all clients.
 
     Args:
         task: as `try_task` has tried it.
-        config: of a simulation with privacy.
+        config: of a simulation with privacy, by which this process opens shards.
+        device: the device on which clients train.
         stacked: whether clients train together, in stacks if their model is one for that.
     """
-    shard = opened_shard(task, config, 0)
+    blank = [rows.to(device) for rows in opened_shard(task, config, 0).blank]
     views = max(config.augmentation_multiplicity, 1)
-    engine = engine_of(task, shard.inputs.device, config.clipping, views, autocast_of(config.autocast))
-    stacked = stacked and engine.stack(*shard.blank) is not None
+    engine = engine_of(task, blank[0].device, config.clipping, views, autocast_of(config.autocast))
+    stacked = stacked and engine.stack(*blank) is not None
     if not stacked:
-        engine.prepare(*shard.blank)
+        engine.prepare(*blank)
         warn_of(engine.method, engine.obstacle)
     return Machine.here(engine, stacked=stacked)
 

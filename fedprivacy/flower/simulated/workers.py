@@ -11,7 +11,8 @@ records fill the cache (`fedprivacy.gradients.surroundings`), and then has other
 set.
 
 Rows are of the split's order, so that a client has the same worker in most rounds: there its shard is opened, when it
-is first asked for, and kept.
+is first asked for, and kept. On a machine with GPUs a worker sees one of them, and has its share of the memory; the
+server's process opens the same shards on the CPU.
 
 The only randomness that a worker gets is one round's key. If a worker dies, another one gets its errand with the same
 key: the training that was charged is computed again, to the same bits, and no other is. A process on this machine ends
@@ -30,7 +31,7 @@ import threading
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -39,8 +40,10 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol, Self
 
 from fedprivacy.flower.simulated.populations import CohortUpdate, Order, Population, Start, TrainTogether
-from fedprivacy.runs.placement import Placement
+from fedprivacy.flower.wire.messages import Enrolment
+from fedprivacy.runs.placement import Placement, Seat
 from fedprivacy.runs.settings.configuration import ConfigError, RunConfig
+from fedprivacy.runs.settings.device import take_share
 from fedprivacy.tasks import Task, TaskError
 
 log = logging.getLogger("fedprivacy.engine")
@@ -81,6 +84,17 @@ class TrainingErrand:
         update = population.train_range(self.first, self.orders, start)
         update.sum.move("cpu")
         return update
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentErrand:
+    """The errand to enrol the clients of consecutive parts of the split."""
+
+    parts: range
+
+    def run(self, population: Population, start: Start | None) -> dict[int, Enrolment]:
+        """Return the clients' enrolments, by part."""
+        return dict(zip(self.parts, population.enrol(self.parts), strict=True))
 
 
 class Worker(Protocol):
@@ -142,8 +156,22 @@ class Crew(Population, ABC):
         """Prepare a start once for all workers."""
 
     def warn_of_messages(self, reason: str) -> None:
-        """Warn that workers are of no use."""
-        log.warning(USELESS, self._placement.words, reason)
+        """End the workers, and warn that they are of no use, if somebody asked for them."""
+        self.close()
+        if self._placement.elsewhere:
+            log.warning(USELESS, self._placement.words, reason)
+
+    def enrolments_by_workers(self) -> list[Enrolment]:
+        """Return every client's enrolment; each worker opens the shards of a row of clients.
+
+        Raises:
+            ConfigError, WorkerError: see `train_range`; nobody has been charged yet.
+        """
+        said: dict[int, Enrolment] = {}
+        for row in self._divide(self._config.clients, EnrolmentErrand):
+            assert isinstance(row, dict)
+            said |= row
+        return [said[part] for part in range(self._config.clients)]
 
     def train_range(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
         """Train as `Population` does, with the clients divided evenly among the workers.
@@ -261,25 +289,38 @@ def _unpickle(answer: bytes) -> object:
     return found
 
 
-_PROGRAM = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]))"
+_PROGRAM = f"import sys; from {__name__} import serve; serve(int(sys.argv[1]), float(sys.argv[2]))"
 
 
 class Workers(Crew):
-    """A population whose cohorts train in worker processes on this machine, which start with the first one.
+    """A population whose cohorts train in worker processes on this machine, which start with the first errand.
 
     Args:
         task, config, train: see `Population`; they go to every worker.
-        placement: says how many.
+        placement: the settings that asked for workers.
+        seats: the seat of each.
 
     Raises:
-        ConfigError: the task cannot go to another process.
+        ConfigError: the task cannot go to another process. When it is entered: it cannot open a shard on a GPU.
     """
 
-    def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement) -> None:
+    def __init__(
+        self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement, seats: Sequence[Seat]
+    ) -> None:
+        self._seats, self._on_gpus = seats, seats[0].gpu is not None
         super().__init__(task, config, train, placement)
-        self._number = placement.workers or 1
-        self._everything = pickle_by_value(self._placement, (task, config, train))
+        theirs = replace(config, device="cuda") if self._on_gpus else config
+        self._everything = pickle_by_value(placement, (task, theirs, train))
         self._workers: list[_Process] = []
+
+    def __enter__(self) -> Self:
+        """Have GPUs' memory filled with shards before there is a folder, or anybody is charged."""
+        self._enrolments = self.enrolments_by_workers() if self._on_gpus else None
+        return self
+
+    def enrolments(self) -> Iterator[Enrolment]:
+        """See `Population`."""
+        return super().enrolments() if self._enrolments is None else iter(self._enrolments)
 
     def close(self) -> None:
         while self._workers:
@@ -287,7 +328,7 @@ class Workers(Crew):
 
     def _ready(self) -> Sequence[Worker]:
         if not self._workers:
-            self._workers = self._start_workers(range(self._number))
+            self._workers = self._start_workers(range(len(self._seats)))
         return self._workers
 
     def _instead_of(self, dead: Sequence[Worker]) -> Sequence[Worker]:
@@ -303,7 +344,7 @@ class Workers(Crew):
 
     def _start_workers(self, places: Sequence[int]) -> list[_Process]:
         """New workers, which import what they need at the same time."""
-        started = [_Process(f"Worker {place + 1} of {self._number}") for place in places]
+        started = [_Process(f"Worker {place + 1} of {len(self._seats)}", self._seats[place]) for place in places]
         for worker in started:
             worker.send(pickle.dumps(sys.path), self._everything)
         return started
@@ -312,15 +353,15 @@ class Workers(Crew):
 class _Process:
     """One process, and the pipe to it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, seat: Seat) -> None:
         self.name = name
         self._pipe, other = Pipe()
         with other:
             self._process = subprocess.Popen(  # not multiprocessing's: it would import a user's script once more
-                [sys.executable, "-c", _PROGRAM, str(other.fileno())],
+                [sys.executable, "-c", _PROGRAM, str(other.fileno()), str(seat.share)],
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1"} | seat.environment,
                 process_group=0,  # a terminal's Ctrl-C is the server's alone
             )
 
@@ -351,12 +392,14 @@ class _Process:
         return signal.Signals(-status).name if status < 0 else f"exit code {status}"
 
 
-def serve(descriptor: int) -> NoReturn:
-    """Run a worker, which does one errand after another until the pipe closes."""
+def serve(descriptor: int, share: float) -> NoReturn:
+    """Run a worker with a share of its GPU, which does one errand after another until the pipe closes."""
     pipe, asked = Connection(descriptor), SimpleQueue[bytes]()
     threading.Thread(target=_receive, args=(pipe, asked), daemon=True).start()
     sys.path[:] = pickle.loads(asked.get())
-    population = Population(*pickle.loads(asked.get()))
+    everything = asked.get()
+    take_share(share)
+    population = Population(*pickle.loads(everything))
     while True:
         pipe.send_bytes(answer_to(population, asked.get(), asked.get()))
 
