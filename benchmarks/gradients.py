@@ -1,7 +1,7 @@
 """What a private gradient costs: time and memory of one training step, against Opacus and against no privacy.
 
     python -m benchmarks.gradients [--json] [--models cnn-64,mlp-256] [--rounds 5] [--max-memory MB]
-                                   [--device cuda] [--autocast bfloat16] [--save]
+                                   [--device cuda] [--autocast bfloat16] [--save] [--lines FILE]
     python -m benchmarks.gradients --where [--json] [--models lr-256,mlp-256] [--rounds 5]
 
 Every contender takes the same step on the same fixed batch: gradients of a cross-entropy, clipped to one norm, summed,
@@ -9,7 +9,9 @@ noise, plain SGD. Ours adds the mechanism's noise; Opacus, in each of its modes,
 step neither clips nor adds noise. With --autocast, ours computes activations in bfloat16, and the others as before. All
 take turns in one process, on one thread. `benchmarks.measure` says what is counted. Needs the `bench` extra.
 
-With --where, the parts of our step instead, as a client takes it: `benchmarks.where` says what each of them is.
+With --where, the parts of our step instead, as a client takes it: `benchmarks.where` says what each of them is. With
+--lines, each model's figures are appended to a file as soon as they are measured, and a model that fails does not end
+the others.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import argparse
 import json
 import platform
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -33,6 +36,7 @@ from rich.table import Table
 from benchmarks import where
 from benchmarks.gradient_models import NAMES, Problem, problem
 from benchmarks.gradient_steps import OurStep, nonprivate_step
+from benchmarks.lines import tell
 from benchmarks.measure import Step, interleaved, median, nothing, peak_bytes, time_ratio
 from benchmarks.noise import noise_ratio
 from benchmarks.peers_opacus import DEFAULT, MODES, opacus_step
@@ -231,8 +235,8 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{platform.machine()} CPU, one thread"
 
 
-def main() -> None:
-    """Measure, print, and save if asked to."""
+def main() -> int:
+    """Measure, print, and save if asked to; 1: a model failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--models", default=",".join(NAMES), help="each a model and a batch size")
@@ -241,6 +245,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--autocast", choices=["bfloat16"], help="type of our step's activations")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-<device>.json")
+    parser.add_argument("--lines", type=Path, metavar="FILE", help="append each model's figures, as JSON")
     parser.add_argument("--where", action="store_true", help="the parts of our step on a CPU, without contenders")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -257,17 +262,26 @@ def main() -> None:
             print(json.dumps({name: asdict(found) for name, found in breakdowns.items()}))
         else:
             where.report(breakdowns, Console(width=150))
-        return
-    models = {}
+        return 0
+    models, failed = {}, {}
     for each in problems:
         progress.print(f"measuring {each.name}")
-        models[each.name] = measure(each, options.rounds, options.max_memory, autocast)
+        try:
+            models[each.name] = measure(each, options.rounds, options.max_memory, autocast)
+        except Exception as error:
+            if not options.lines:
+                raise
+            failed[each.name] = f"{type(error).__name__}: {error}"
+            tell(options.lines, {"failed": {each.name: failed[each.name]}})
+        else:
+            tell(options.lines, {"models": {each.name: asdict(models[each.name])}})
     results = {
         "device": _device_name(device),
         "torch": torch.__version__,
         "models": {name: asdict(figures) for name, figures in models.items()},
         "noise_vs_torch_normal": noise_ratio(device),
     }
+    tell(options.lines, {"noise_vs_torch_normal": results["noise_vs_torch_normal"]})
     if options.json:
         print(json.dumps(results))
     else:
@@ -276,7 +290,10 @@ def main() -> None:
         console.print(f"Noise takes {results['noise_vs_torch_normal']:.2f} times as long as torch.normal_.")
     if options.save:
         progress.print(f"saved {save(results, _device_name(device))}")
+    for name, why in failed.items():
+        progress.print(f"{name} failed: {why}", markup=False)
+    return bool(failed)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,12 +1,15 @@
 """How many kernels a training step launches, how often it waits for a value, and how many rows it computes.
 
-    python -m benchmarks.launches [--models lr-256,mlp-1024] [--parts] [--json]
+    python -m benchmarks.launches [--models lr-256,mlp-1024] [--device cuda] [--parts] [--json] [--lines FILE]
 
 On a GPU a small model's step takes as long as its launches, whatever the arithmetic. These can be counted without one:
 they are torch's operations, but for views and empty memory. A wait is an operation whose result the host must have
 before it goes on. Counted are a step of ours as a CPU computes it, and as a GPU would (`products.as_on_gpu`); the step
 without privacy; and the least of Opacus' modes. The numbers are exact, and the same on every machine with one version
 of torch. Needs the `bench` extra for Opacus.
+
+With --device cuda the steps run on a GPU, and beside the counts stands what `torch.profiler` sees of a steady step: the
+kernels that the host launches, the graphs that it replays, and the calls in which it waits.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -25,11 +29,14 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
+from torch.autograd.profiler import record_function
+from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves
 
 from benchmarks import where
 from benchmarks.gradient_models import NAMES, Problem, problem
 from benchmarks.gradient_steps import OurStep, nonprivate_step
+from benchmarks.lines import tell
 from benchmarks.measure import Step, nothing
 from benchmarks.peers_opacus import MODES, opacus_step
 from fedprivacy.gradients.products import as_on_gpu
@@ -55,6 +62,22 @@ _NO_KERNEL = (
 )
 
 
+_STEP = "benchmarks.launches.step"
+_LAUNCH = ("cudaLaunchKernel", "cuLaunchKernel", "cudaLaunchCooperativeKernel")
+_REPLAY = "cudaGraphLaunch"
+_WAIT = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize")
+_COPY_AND_WAIT = ("cudaMemcpy", "cudaMemcpy2D")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the profiler sees of a step on a GPU: kernels launched, graphs replayed, calls in which the host waits."""
+
+    kernels: int
+    graphs: int
+    waits: int
+
+
 @dataclass(frozen=True, slots=True)
 class Launches:
     """What one step launches.
@@ -64,12 +87,14 @@ class Launches:
         waits: those whose result the host reads.
         rows: computed for each record; 1.0 where nothing is filled up.
         parts: launches of each part of a step that has any; empty of the others' steps.
+        seen: what the profiler sees on a GPU; None: it ran on none.
     """
 
     launches: int
     waits: int
     rows: float = 1.0
     parts: Mapping[str, int] | None = None
+    seen: Seen | None = None
 
 
 class Counting(Watch, where.Watch):
@@ -127,18 +152,42 @@ def _reads_counted(counting: Counting) -> Iterator[None]:
         yield
 
 
+def seen_on_gpu(step: Step) -> Seen:
+    """Have the profiler watch one step, which has been taken before."""
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+        with record_function(_STEP):
+            step(nothing)
+        torch.cuda.synchronize()
+    events = [event for event in profiler.events() or () if event.device_type.name == "CPU"]
+    return of_calls((event.name, event.time_range.start, event.time_range.end) for event in events)
+
+
+def of_calls(events: Iterable[tuple[str, float, float]]) -> Seen:
+    """Count the calls that begin within the step, by their names, beginnings and ends."""
+    events = list(events)
+    ((begin, end),) = [(begin, end) for name, begin, end in events if name == _STEP]
+    calls = [name for name, at, _ in events if begin <= at <= end]
+    waits = [name for name in calls if name.startswith(_WAIT) or name in _COPY_AND_WAIT]
+    return Seen(sum(name.startswith(_LAUNCH) for name in calls), calls.count(_REPLAY), len(waits))
+
+
 def of_model(given: Problem) -> dict[str, Launches]:
     """Count the launches of each contender on one problem."""
+    there = given.device.type == "cuda"
+
+    def counted(step: Step, *, on_gpu: bool = False) -> Launches:
+        found = of_step(step, on_gpu=on_gpu)
+        return replace(found, seen=seen_on_gpu(step)) if there else found
+
     found = {}
-    for name, on_gpu in (("ours", False), ("ours on a GPU", True)):
+    for name, on_gpu in (("ours on a GPU", False),) if there else (("ours", False), ("ours on a GPU", True)):
         step = OurStep(given)
-        counted = of_step(step, on_gpu=on_gpu)
-        found[name] = Launches(counted.launches, counted.waits, step.rows / len(given.inputs), counted.parts)
-    found["without privacy"] = of_step(nonprivate_step(given))
+        found[name] = replace(counted(step, on_gpu=on_gpu), rows=step.rows / len(given.inputs))
+    found["without privacy"] = counted(nonprivate_step(given))
     peers = []
     for mode in MODES:
         try:
-            peers.append(of_step(opacus_step(given, mode)))
+            peers.append(counted(opacus_step(given, mode)))
         except Exception:  # a mode that does not know the model
             continue
     if peers:
@@ -154,6 +203,8 @@ def report(models: Mapping[str, Mapping[str, Launches]], console: Console) -> No
         table.add_row(name, *(_in_words(found.get(contender)) for contender in contenders))
     console.print(table)
     console.print("Launches; waits; rows computed for each record, where rows are filled up.")
+    if any(counted.seen for found in models.values() for counted in found.values()):
+        console.print("In brackets: kernels, graphs and waits that the profiler sees.")
 
 
 def report_parts(models: Mapping[str, Mapping[str, Launches]], contender: str, console: Console) -> None:
@@ -168,7 +219,9 @@ def _in_words(counted: Launches | None) -> str:
     if counted is None:
         return ""
     waits = f"; {counted.waits}" if counted.waits else ""
-    return f"{counted.launches:,}{waits}" + (f"; {counted.rows:.2f}" if counted.rows > 1.0 else "")
+    rows = f"; {counted.rows:.2f}" if counted.rows > 1.0 else ""
+    seen = f" ({counted.seen.kernels:,}, {counted.seen.graphs}, {counted.seen.waits})" if counted.seen else ""
+    return f"{counted.launches:,}{waits}{rows}{seen}"
 
 
 def main() -> None:
@@ -177,15 +230,20 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(NAMES))
     parser.add_argument("--parts", action="store_true", help="ours by part, too")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--lines", type=Path, metavar="FILE", help="append each model's numbers at once, as JSON")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = {name: of_model(problem(name, torch.device("cpu"))) for name in asked.models.split(",")}
+    found = {}
+    for name in asked.models.split(","):
+        found[name] = of_model(problem(name, torch.device(asked.device)))
+        tell(asked.lines, {"models": {name: {k: asdict(v) for k, v in found[name].items()}}})
     if asked.json:
         print(json.dumps({name: {k: asdict(v) for k, v in each.items()} for name, each in found.items()}))
         return
     console = Console()
     report(found, console)
-    for contender in ("ours", "ours on a GPU") if asked.parts else ():
+    for contender in [name for name in found[next(iter(found))] if name.startswith("ours")] if asked.parts else ():
         report_parts(found, contender, console)
 
 

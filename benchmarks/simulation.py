@@ -1,7 +1,7 @@
 """What a simulation costs: client updates per second and peak memory, against two peers and a bare loop.
 
     python -m benchmarks.simulation [--json] [--settings lr,mlp] [--contenders fedprivacy,pfl_central] [--turns 2]
-                                    [--device cuda] [--save]
+                                    [--device cuda] [--save] [--lines FILE]
     python -m benchmarks.simulation --scale [--json] [--populations 1000,10000,100000] [--cohort 1000] [--plot FILE.svg]
 
 The same work for all: users with 50 records each, five local steps on (expected) batches of ten, noise multiplier 1,
@@ -38,6 +38,7 @@ from pathlib import Path
 
 from benchmarks.contenders import BARE, NAMES, OURS, OURS_ON_TWO, SLOW, ContenderFailed, Turn, take_turn
 from benchmarks.gradients import save
+from benchmarks.lines import tell
 from benchmarks.populations import SETTINGS, Setting
 from benchmarks.scale import draw, measure_scale, report_scale
 from benchmarks.simulators import WORKERS, has_workers
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=2, help="of each contender, at most")
     parser.add_argument("--device", default="cpu", help="of ours and the bare loop: cpu or cuda")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-simulation-<device>.json")
+    parser.add_argument("--lines", type=Path, metavar="FILE", help="append each setting's figures at once, as JSON")
     parser.add_argument("--scale", action="store_true", help="measure ours on ever larger populations instead")
     parser.add_argument("--populations", default="1000,3000,10000,30000,100000", help="of --scale")
     parser.add_argument("--cohort", type=int, default=1_000, help="of --scale: users in each round")
@@ -122,6 +124,7 @@ def _compare(options: argparse.Namespace) -> None:
     settings: dict[str, Figures] = {}
     for name in options.settings.split(","):
         settings[name] = measure(replace(SETTINGS[name], device=options.device), contenders, options.turns)
+        tell(options.lines, {"settings": {name: settings[name]}})
         if options.save:  # after each, so that a run that is ended leaves what it found
             print(
                 f"saved {save({'settings': settings}, f'simulation {platform.machine()} {options.device}')}",
