@@ -1,6 +1,8 @@
 """The device on which these tests compute: `pytest tests/device --device cuda`, as `make gpu` does."""
 
+import json
 from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,14 +12,50 @@ from fedprivacy.gradients.products import as_on_gpu
 
 def pytest_addoption(parser):
     parser.addoption("--device", default="cpu", help="device on which tests of devices compute: cpu or cuda")
+    parser.addoption("--lines", type=Path, help="file to which each test's outcome is appended as soon as it is known")
 
 
-@pytest.fixture(params=["as it does", "as a GPU does"])
+def pytest_configure(config):
+    if config.getoption("--lines", default=None) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Told(config.getoption("--lines")))
+
+
+class Told:
+    """Appends each test's name, whether it passed, its seconds, and what it noted (a method, an error)."""
+
+    def __init__(self, file):
+        self._file, self._phases = file, {}
+
+    def pytest_runtest_logreport(self, report):
+        phases = self._phases.setdefault(report.nodeid, [])
+        phases.append(report)
+        if report.when == "teardown":
+            path, _, name = report.nodeid.partition("::")
+            test = {
+                "name": f"{Path(path).stem}::{name}",
+                "passed": all(not phase.failed for phase in phases),
+                "seconds": sum(phase.duration for phase in phases),
+                "noted": dict(report.user_properties),
+            }
+            with self._file.open("a") as lines:
+                lines.write(json.dumps({"tests": [test]}) + "\n")
+
+
+def pytest_generate_tests(metafunc):
+    """A CPU computes in its own ways, and in a GPU's."""
+    if "device" in metafunc.fixturenames:
+        gpu = torch.device(metafunc.config.getoption("--device", default="cpu")).type == "cuda"
+        metafunc.parametrize("device", ["cuda"] if gpu else ["cpu", "as a GPU"], indirect=True)
+
+
+@pytest.fixture
 def device(pytestconfig, request):
-    """CPU unless asked otherwise (a run of all tests does not read this file's option), by its ways and by a GPU's."""
-    device = torch.device(pytestconfig.getoption("--device", default="cpu"))
-    gpu = request.param == "as a GPU does"
-    if gpu and device.type == "cuda":
-        pytest.skip("a GPU has no other ways")
-    with as_on_gpu() if gpu else nullcontext():
-        yield device
+    """CPU unless asked otherwise: a run of all tests does not read this file's option."""
+    with as_on_gpu() if request.param == "as a GPU" else nullcontext():
+        yield torch.device(pytestconfig.getoption("--device", default="cpu"))
+
+
+@pytest.fixture
+def trials(device):
+    """Number of seeds and places of hostile trials of each model and type: on a GPU 10,000 in all."""
+    return (62, 9) if device.type == "cuda" else (6, 3)
