@@ -84,7 +84,8 @@ def machine_for(task: OpenedTask, config: RunConfig, device: torch.device, *, st
         device: the device on which clients train.
         stacked: whether clients train together, in stacks if their model is one for that.
     """
-    blank = [rows.to(device) for rows in opened_shard(task, config, 0).blank]
+    inputs, targets = opened_shard(task, config, 0).blank
+    blank = inputs.to(device), targets.to(device)
     views = max(config.augmentation_multiplicity, 1)
     engine = engine_of(task, blank[0].device, config.clipping, views, autocast_of(config.autocast))
     stacked = stacked and engine.stack(*blank) is not None
