@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
-from fedprivacy.gradients.invariance import hostile_rows, make_hostile
-from fedprivacy.gradients.layout import ONE_ROW, WHOLE, Batch, Layout, cut, filled, plain, round_up
-from fedprivacy.gradients.methods import Admitted, Obstacle, admit_method, still_apart
+from fedprivacy.gradients.invariance import EXTREMES, hostile_rows, make_hostile
+from fedprivacy.gradients.layout import ONE_ROW, WHOLE, Batch, Layout, cut, filled, plain, round_up, same_bits
+from fedprivacy.gradients.methods import Admitted, Obstacle, admit_method, first_line, still_apart
 from fedprivacy.gradients.models import Loss, restoring_parameters, trainable_parameters
 from fedprivacy.gradients.pieces import STRETCH, Placed, Sums, add_by_halves, keep_counted, squared_norms
-from fedprivacy.gradients.products import on_gpu, zero_on
-from fedprivacy.gradients.selfcheck import Loop, made_up_records
+from fedprivacy.gradients.products import as_recorded, on_gpu, zero_on
+from fedprivacy.gradients.recorded import RecordedPart
+from fedprivacy.gradients.selfcheck import DisagreementError, Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack
 from fedprivacy.gradients.surroundings import Modes, Surroundings, by_speed, computing_with, one_at_a_time, undisturbed
 from fedprivacy.gradients.watch import IndicesInRange, checked_lookups
+
+log = logging.getLogger(__name__)
 
 _LONGEST_SQUARED = 2.0**200
 """Largest squared norm of a finite gradient: beyond it the scale would lose digits in float32."""
@@ -78,6 +83,15 @@ class _Measured:
     finite: bool  # whether the other rows' gradients are finite, too
 
 
+class _Chosen(NamedTuple):
+    """What is chosen for records of one shape and type."""
+
+    admitted: Admitted
+    company: Batch
+    looks_up: bool
+    recorded: RecordedPart | None
+
+
 class GradientEngine:
     """Clipped sums of one model's per-record gradients.
 
@@ -130,9 +144,12 @@ class GradientEngine:
         self._shapes = [p.shape for p in trained.values()]
         self._dtype = reduce(torch.promote_types, (p.dtype for p in trained.values()), torch.float32)
         self._groups = self._clipping.groups(list(trained))
+        # Memory of the model besides its trained parameters.
+        self._read = [p for p in model.parameters() if not p.requires_grad] + list(model.buffers())
         self._public, self._modes = [p.clone() for p in trained.values()], Modes(model)
-        self._prepared: dict[tuple[object, ...], tuple[Admitted, Batch, bool]] = {}
+        self._prepared: dict[tuple[object, ...], _Chosen] = {}
         self._company: tuple[Tensor, ...] = ()  # made-up records of the shape and type for which the engine is prepared
+        self._recorded: RecordedPart | None = None  # a part on a GPU
         self._looks_up = False  # True on a GPU if something is looked up by records' numbers, which may be out of range
         self._stacks: dict[tuple[object, ...], Stack | None] = {}
         self._surroundings = Surroundings(model, loss)
@@ -193,13 +210,16 @@ class GradientEngine:
         """
         self._forget_if_changed()
         most = torch.get_num_threads()  # kernels share their rows among them
-        rows = round_up(usual, WHOLE) if usual is not None and on_gpu(inputs) else None
-        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most, rows)
+        kind: tuple[object, ...] = inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most
+        rows = None
+        if on_gpu(inputs):
+            rows = None if usual is None else round_up(usual, WHOLE)
+            kind = *kind, rows, *(tensor.data_ptr() for tensor in self._read)  # a recording reads the same memory
         if kind not in self._prepared:
             self._prepared[kind] = self._choose(inputs, targets, rows, most)
-        self._admitted, self._company, self._looks_up = self._prepared[kind]
+        self._admitted, self._company, self._looks_up, self._recorded = self._prepared[kind]
 
-    def _choose(self, inputs: Tensor, targets: Tensor, rows: int | None, most: int) -> tuple[Admitted, Batch, bool]:
+    def _choose(self, inputs: Tensor, targets: Tensor, rows: int | None, most: int) -> _Chosen:
         """Choose the method, with parts for so many rows and at most so many threads; see `prepare`."""
         with undisturbed, self._as_made() as parameters, checked_lookups(inputs) as lookups:
             probe = made_up_records(inputs, targets, partial(Loop(self.model, self._loss).pieces, kept_bytes=0))
@@ -216,13 +236,47 @@ class GradientEngine:
             if lookups is not None:
                 lookups.used = False
             self._admitted.method.pieces(*self._company, self._admitted.kept_bytes)
-            looks_up = lookups is not None and lookups.used
+            self._looks_up, self._recorded = lookups is not None and lookups.used, None
             with torch.no_grad(), computing_with(self._admitted.threads):
                 self._admitted = replace(self._admitted, sizes=self._sizes_that_fit(probe))
             if self._admitted.threads < most:
                 make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
                 self._admitted = replace(self._admitted, threads=self._fastest_threads(probe))
-        return self._admitted, self._company, looks_up
+        # A recording cannot read a value, and an exception of one record's would not come again.
+        repeats = inputs.is_cuda or (as_recorded and on_gpu(inputs))
+        if repeats and self._admitted.obstacle is None and not self._looks_up:
+            with undisturbed, self._as_made() as parameters, torch.no_grad():
+                self._recorded = self._record(probe, parameters)
+        return _Chosen(self._admitted, self._company, self._looks_up, self._recorded)
+
+    def _record(self, probe: Batch, parameters: list[nn.Parameter]) -> RecordedPart | None:
+        """Record parts of this size; None if that cannot be, or if a recording has other bits than what it repeats."""
+        size = self._admitted.sizes[0]
+        try:
+            recorded = RecordedPart(self._part, self.model, *self._hostile_batch(probe, size))
+            for records in (size, size // 2 + 1):
+                make_hostile(parameters, torch.Generator().manual_seed(records), wide=False)
+                inputs, targets = self._hostile_batch(probe, records)
+                for place, extreme in enumerate(EXTREMES if inputs.is_floating_point() else ()):
+                    inputs[(7 * place + 3) % records] = extreme
+                rows = filled(inputs, size), filled(targets, size)
+                norm = torch.full((), 0.5, dtype=torch.float64, device=inputs.device)
+                expected = self._part(*rows, _first(records, rows[0]), norm)
+                if not all(map(same_bits, recorded(inputs, targets, 0.5), expected)):
+                    raise DisagreementError("a CUDA graph computes other bits than what it repeats")
+        except Exception as error:
+            log.warning("Gradients are computed without a CUDA graph, which takes longer: %s", first_line(error))
+            return None
+        return recorded
+
+    def _part(self, inputs: Tensor, targets: Tensor, counted: Tensor, clipping_norm: Tensor) -> tuple[Tensor, ...]:
+        """Compute a part's sum, squared norms and mask of usable rows, without reading a value."""
+        part = self._finite(inputs, targets, counted)
+        if part is None or part.usable is None:
+            raise DisagreementError("no parameter has any influence")
+        sums = self._new_sums(inputs.device)
+        self._add(sums, part, clipping_norm)
+        return sums.total(), part.whole, part.usable
 
     def _forget_if_changed(self) -> None:
         """Forget what was proven if torch, a layer, its class or the loss has other functions than then."""
@@ -353,15 +407,26 @@ class GradientEngine:
         """Compute the clipped sum of records for which the method is prepared."""
         norms = list[tuple[Tensor, Tensor | None]]()
         with undisturbed, torch.no_grad():  # methods that need autograd's graph enable it
+            if self._recorded is not None:
+                return self._repeated(self._recorded, inputs, targets, clipping_norm)
             sums = self._new_sums(inputs.device)
             for start, stop, size in cut(len(inputs), self._admitted.sizes, self._admitted.turn):
                 norms += self._add_part(sums, inputs[start:stop], targets[start:stop], size, clipping_norm)
             return Clipped(sums.total(), norms)
 
+    def _repeated(self, part: RecordedPart, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
+        total = torch.zeros(sum(shape.numel() for shape in self._shapes), dtype=torch.float64, device=inputs.device)
+        norms = list[tuple[Tensor, Tensor | None]]()
+        for start, stop, _ in cut(len(inputs), self._admitted.sizes):
+            own, squared, usable = part(inputs[start:stop], targets[start:stop], clipping_norm)
+            total += own
+            norms.append((squared.clone(), usable.clone()))
+        return Clipped(total, norms)
+
     def _new_sums(self, device: torch.device) -> Sums:
         return Sums(self._shapes, self._dtype, device, self._admitted.sizes[0])
 
-    def _add(self, sums: Sums, part: _Measured, clipping_norm: float) -> None:
+    def _add(self, sums: Sums, part: _Measured, clipping_norm: float | Tensor) -> None:
         """Clip a part and add it to the sums."""
         scales = self._clipping.scales(part.squared_norms, clipping_norm)
         if part.usable is not None:

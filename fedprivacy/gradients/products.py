@@ -53,6 +53,9 @@ one_row_at_a_time = Switch("one row at a time")
 as_on_gpu = Switch("as on a GPU")
 """Computes on a CPU as on a GPU: for tests, and to count launches."""
 
+as_recorded = Switch("as recorded")
+"""Repeats recordings of parts on a CPU as a GPU does (`fedprivacy.gradients.recorded`): for tests."""
+
 in_range = Switch("in range")
 """Looks up what is there, whatever the records are, so that nobody needs to look at the indices."""
 

@@ -1,13 +1,13 @@
 """The device on which these tests compute: `pytest tests/device --device cuda`, as `make gpu` does."""
 
 import json
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import torch
 
-from fedprivacy.gradients.products import as_on_gpu
+from fedprivacy.gradients.products import as_on_gpu, as_recorded
 
 
 def pytest_addoption(parser):
@@ -42,16 +42,19 @@ class Told:
 
 
 def pytest_generate_tests(metafunc):
-    """A CPU computes in its own ways, and in a GPU's."""
+    """A CPU computes in its own ways, in a GPU's, and as a GPU that repeats a recording."""
     if "device" in metafunc.fixturenames:
         gpu = torch.device(metafunc.config.getoption("--device", default="cpu")).type == "cuda"
-        metafunc.parametrize("device", ["cuda"] if gpu else ["cpu", "as a GPU"], indirect=True)
+        metafunc.parametrize("device", ["cuda"] if gpu else ["cpu", "as a GPU", "recorded"], indirect=True)
 
 
 @pytest.fixture
 def device(pytestconfig, request):
     """CPU unless asked otherwise: a run of all tests does not read this file's option."""
-    with as_on_gpu() if request.param == "as a GPU" else nullcontext():
+    ways = {"as a GPU": [as_on_gpu], "recorded": [as_on_gpu, as_recorded]}
+    with ExitStack() as around:
+        for way in ways.get(request.param, ()):
+            around.enter_context(way())
         yield torch.device(pytestconfig.getoption("--device", default="cpu"))
 
 
