@@ -39,7 +39,8 @@ from benchmarks.gradient_steps import OurStep, nonprivate_step
 from benchmarks.lines import tell
 from benchmarks.measure import Step, nothing
 from benchmarks.peers_opacus import MODES, opacus_step
-from fedprivacy.gradients.products import as_on_gpu
+from fedprivacy.gradients import recorded
+from fedprivacy.gradients.products import as_on_gpu, as_recorded
 from fedprivacy.gradients.surroundings import undisturbed
 from fedprivacy.gradients.watch import Watch
 from fedprivacy.mechanisms import gaussian_sum
@@ -102,7 +103,7 @@ class Counting(Watch, where.Watch):
 
     def __init__(self) -> None:
         Watch.__init__(self)
-        self.launches, self.waits, self._part = Counter[str](), 0, where.REST
+        self.launches, self.waits, self._part, self._repeated = Counter[str](), 0, where.REST, False
 
     def go(self, part: str) -> str:
         """Count for a part from now on; return the one before."""
@@ -113,14 +114,34 @@ class Counting(Watch, where.Watch):
         name = func.overloadpacket.__name__
         self.waits += name in _WAITS
         of_tensors = any(isinstance(each, Tensor) for each in tree_leaves((args, kwargs)))
-        self.launches[self._part] += of_tensors and not (func.is_view or name in _NO_KERNEL)
+        self.launches[self._part] += of_tensors and not (func.is_view or name in _NO_KERNEL or self._repeated)
         return func(*args, **kwargs)
 
+    def as_one(self, told: Callable[..., Any]) -> Callable[..., Any]:
+        """Count the repetition of what `told` records as one launch."""
 
-def of_step(step: Step, *, on_gpu: bool = False) -> Launches:
-    """Count what a step launches once it is steady: the third of three."""
+        def record(compute: Callable[..., Any]) -> tuple[Any, Callable[[], None]]:
+            results, repeat = told(compute)
+
+            def once() -> None:
+                self.launches[where.REST] += 1
+                self._repeated = True
+                repeat()
+                self._repeated = False
+
+            return results, once
+
+        return record
+
+
+def of_step(step: Step, *, on_gpu: bool = False, graph: bool = False) -> Launches:
+    """Count what a step launches once it is steady: the third of three; a GPU's may repeat a graph."""
     counting = Counting()
     with ExitStack() as around:
+        if graph:
+            around.enter_context(as_recorded())
+            by_heart = recorded._by_heart  # what stands in for a graph on a CPU
+            around.enter_context(patch.object(recorded, "_by_heart", counting.as_one(by_heart)))
         if on_gpu:
             around.enter_context(as_on_gpu())
             around.enter_context(patch.object(gaussian_sum, "add_lattice_noise", add_lattice_noise_on_device))
@@ -175,14 +196,15 @@ def of_model(given: Problem) -> dict[str, Launches]:
     """Count the launches of each contender on one problem."""
     there = given.device.type == "cuda"
 
-    def counted(step: Step, *, on_gpu: bool = False) -> Launches:
-        found = of_step(step, on_gpu=on_gpu)
+    def counted(step: Step, **way: bool) -> Launches:
+        found = of_step(step, **way)
         return replace(found, seen=seen_on_gpu(step)) if there else found
 
-    found = {}
-    for name, on_gpu in (("ours on a GPU", False),) if there else (("ours", False), ("ours on a GPU", True)):
+    found, gpu = {}, {"on_gpu": True}
+    ways = {"ours": {}, "ours on a GPU": gpu, "and with a graph": gpu | {"graph": True}}
+    for name, way in {"and with a graph": {}}.items() if there else ways.items():
         step = OurStep(given)
-        found[name] = replace(counted(step, on_gpu=on_gpu), rows=step.rows / len(given.inputs))
+        found[name] = replace(counted(step, **way), rows=step.rows / len(given.inputs))
     found["without privacy"] = counted(nonprivate_step(given))
     peers = []
     for mode in MODES:
@@ -243,7 +265,9 @@ def main() -> None:
         return
     console = Console()
     report(found, console)
-    for contender in [name for name in found[next(iter(found))] if name.startswith("ours")] if asked.parts else ():
+    for contender in (
+        [name for name in found[next(iter(found))] if name.startswith(("ours", "and"))] if asked.parts else ()
+    ):
         report_parts(found, contender, console)
 
 
