@@ -15,12 +15,22 @@ from torch import Tensor, nn
 from fedprivacy._support.native import out_of_memory
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.invariance import EXTREMES, hostile_rows, make_hostile
-from fedprivacy.gradients.layout import ONE_ROW, WHOLE, Batch, Layout, cut, filled, plain, round_up, same_bits
+from fedprivacy.gradients.layout import (
+    ONE_ROW,
+    WHOLE,
+    Batch,
+    Layout,
+    RecordedPart,
+    cut,
+    filled,
+    plain,
+    round_up,
+    same_bits,
+)
 from fedprivacy.gradients.methods import Admitted, Obstacle, admit_method, first_line, still_apart
 from fedprivacy.gradients.models import Loss, restoring_parameters, trainable_parameters
 from fedprivacy.gradients.pieces import STRETCH, Placed, Sums, add_by_halves, keep_counted, squared_norms
 from fedprivacy.gradients.products import as_recorded, on_gpu, zero_on
-from fedprivacy.gradients.recorded import RecordedPart
 from fedprivacy.gradients.selfcheck import DisagreementError, Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
 from fedprivacy.gradients.stacked import Stack

@@ -6,18 +6,24 @@ no record's rows decide what another's weigh.
 Kernels choose their order of summation by the number of rows. So a part of a batch has one of a few sizes, for all of
 which a record's gradient is known to have the same bits (`fedprivacy.gradients.invariance`); the last part is filled
 up. So a record's result does not depend on the number of records.
+
+A GPU is told a part's kernels once, as a CUDA graph, and repeats them at one command: a step of a small model takes it
+as long as the host needs to launch them. They are the kernels that computed such parts before, in the same order and on
+the same shapes, so what was proven of them holds for the recording. The engine compares both all the same, on made-up
+records, before it uses a recording.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedprivacy.gradients.selfcheck import PROBES
 from fedprivacy.values.unit import missing, missing_target
@@ -126,7 +132,7 @@ _ALIGNMENT = 64
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class BatchPart(NamedTuple):
+class _BatchPart(NamedTuple):
     """The records from `start` to before `stop`, computed in `size` rows."""
 
     start: int
@@ -155,7 +161,7 @@ def with_small(sizes: Sequence[int]) -> tuple[int, ...]:
     return *sizes, *(size for size in _SMALL if size < sizes[-1])
 
 
-def cut(records: int, sizes: Sequence[int], turn: int = TURN) -> Iterator[BatchPart]:
+def cut(records: int, sizes: Sequence[int], turn: int = TURN) -> Iterator[_BatchPart]:
     """Cut a batch into parts: the largest size as often as possible, then sizes that waste little or save a turn.
 
     A turn costs as much as `turn` rows.
@@ -163,7 +169,7 @@ def cut(records: int, sizes: Sequence[int], turn: int = TURN) -> Iterator[BatchP
     start = 0
     while start < records:
         size = _size(records - start, sizes, turn)
-        yield BatchPart(start, min(start + size, records), size)
+        yield _BatchPart(start, min(start + size, records), size)
         start += size
 
 
@@ -197,3 +203,85 @@ def same_bits(first: Tensor, second: Tensor) -> bool:
         return torch.equal(first, second)
     mine, theirs = (numbers.contiguous().view(_BITS[numbers.element_size()]) for numbers in (first, second))
     return torch.equal(mine, theirs) or bool(((mine == theirs) | (first.isnan() & second.isnan())).all())
+
+
+_Results = tuple[Tensor, ...]
+
+_Compute = Callable[[Tensor, Tensor, Tensor, Tensor], _Results]
+"""(inputs, targets, mask of the rows that are records, clipping norm) -> results, by operations that depend on no value
+and that no host waits for.
+"""
+
+
+class RecordedPart:
+    """A computation of parts of one size."""
+
+    def __init__(self, compute: _Compute, model: nn.Module, inputs: Tensor, targets: Tensor) -> None:
+        """Record a computation on inputs and targets [size, ...], whose values do not matter.
+
+        Raises:
+            Exception: any error of the computation, or of torch about an operation that cannot be recorded.
+        """
+        self._compute, self._trained = compute, [p for p in model.parameters() if p.requires_grad]
+        self._own = [p.detach().clone() for p in self._trained]  # a recording reads and writes the same memory always
+        self._inputs, self._targets = inputs.clone(), targets.clone()
+        self._places = torch.arange(len(inputs), device=inputs.device)
+        self._counted = self._places >= 0
+        self._clipping_norm = torch.ones((), dtype=torch.float64, device=inputs.device)
+        self._results, self._repeat = (_as_graph if inputs.is_cuda else _by_heart)(self._on_own_memory)
+
+    def __call__(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> _Results:
+        """_Compute at most as many records as were recorded, at the model's present parameters.
+
+        Returns:
+            The results, which hold until the next call.
+        """
+        for own, rows in ((self._inputs, inputs), (self._targets, targets)):
+            own[: len(rows)].copy_(rows)
+            if len(rows) < len(own):
+                own[len(rows) :].copy_(rows[:1].expand_as(own[len(rows) :]))
+        torch.lt(self._places, len(inputs), out=self._counted)
+        self._clipping_norm.fill_(clipping_norm)
+        torch._foreach_copy_(self._own, [p.detach() for p in self._trained])
+        self._repeat()
+        return self._results
+
+    def _on_own_memory(self) -> _Results:
+        with _at(self._trained, self._own):
+            return self._compute(self._inputs, self._targets, self._counted, self._clipping_norm)
+
+
+@contextmanager
+def _at(parameters: list[nn.Parameter], memory: list[Tensor]) -> Iterator[None]:
+    before = [p.data for p in parameters]
+    try:
+        for p, own in zip(parameters, memory, strict=True):
+            p.data = own
+        yield
+    finally:
+        for p, own in zip(parameters, before, strict=True):
+            p.data = own
+
+
+def _as_graph(compute: Callable[[], _Results]) -> tuple[_Results, Callable[[], None]]:
+    """Record a computation as a CUDA graph; return its results, and what computes them again."""
+    present, aside = torch.cuda.current_stream(), torch.cuda.Stream()
+    aside.wait_stream(present)
+    with torch.cuda.stream(aside):
+        compute()  # what is made once, such as a library's workspace, must not be made within the recording
+    present.wait_stream(aside)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=aside, capture_error_mode="thread_local"):  # other threads compute meanwhile
+        results = compute()
+    return results, graph.replay
+
+
+def _by_heart(compute: Callable[[], _Results]) -> tuple[_Results, Callable[[], None]]:
+    """Do on a CPU what a recording does: write the results of the same memory into the same memory."""
+    results = compute()
+
+    def repeat() -> None:
+        for result, again in zip(results, compute(), strict=True):
+            result.copy_(again)
+
+    return results, repeat

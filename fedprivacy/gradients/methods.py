@@ -94,7 +94,7 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-def obstacle_of(error: Exception, *, on_gpu: bool) -> Obstacle:
+def _obstacle_of(error: Exception, *, on_gpu: bool) -> Obstacle:
     """Describe the obstacle behind an error that a method raised on made-up records."""
     if isinstance(error, PlaceError) and on_gpu:
         return Obstacle(first_line(error), "", "nothing is wrong; a CPU may treat all rows alike, and be faster")
@@ -225,7 +225,7 @@ def _in_thread(thread: int, rule: Rule, module: nn.Module, *arguments: Any, **op
     return compute(module, *arguments, **options)
 
 
-def average_rows(of_rows: Method, layout: Layout) -> Method:
+def _average_rows(of_rows: Method, layout: Layout) -> Method:
     """Return the method for records, given that for rows."""
     return of_rows if layout.each == 1 else AveragedOverRows(of_rows, layout)
 
@@ -325,7 +325,7 @@ def admit_method(
             log.debug("Gradients are not computed by %s: %s", kind.name, reason)
             refused.append(_refusal(kind.name, reason))
             if kind is not Program or isinstance(reason, PlaceError):  # other reasons concern chains alone
-                obstacle = obstacle or obstacle_of(reason, on_gpu=on_gpu(probe[0]))
+                obstacle = obstacle or _obstacle_of(reason, on_gpu=on_gpu(probe[0]))
     raise UnsupportedModelError(
         "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
         "the next. Leave dropout out, and compute everything anew in every forward pass."
@@ -389,7 +389,7 @@ def _in_portions(
         largest = round_up(rows / parts, least)
     small = each >= _COSTLY and not half and not gpu
     threads = 1 if largest >= WHOLE and not gpu else torch.get_num_threads()
-    of_records = average_rows(method, layout)
+    of_records = _average_rows(method, layout)
     if isinstance(method, Loop):
         return Admitted(of_records, (min(largest, WHOLE),), kept_bytes, threads, alone=True)
     tried = [largest]
@@ -436,7 +436,7 @@ def _apart(
                 raise
             method = SingleRows(chosen.method)
             refused = (_refusal(chosen.method.name, reason),)
-            obstacle = obstacle_of(reason, on_gpu=on_gpu(records[0]))
+            obstacle = _obstacle_of(reason, on_gpu=on_gpu(records[0]))
             return replace(chosen, method=method, sizes=sizes_of(method), obstacle=obstacle, refused=refused)
 
 

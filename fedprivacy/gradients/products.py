@@ -54,7 +54,7 @@ as_on_gpu = Switch("as on a GPU")
 """Computes on a CPU as on a GPU: for tests, and to count launches."""
 
 as_recorded = Switch("as recorded")
-"""Repeats recordings of parts on a CPU as a GPU does (`fedprivacy.gradients.recorded`): for tests."""
+"""Repeats recordings of parts on a CPU as a GPU does (`layout.RecordedPart`): for tests."""
 
 in_range = Switch("in range")
 """Looks up what is there, whatever the records are, so that nobody needs to look at the indices."""

@@ -181,7 +181,7 @@ class LayerNorm(Operation):
         return over_trailing(by_each, len(self._shape))
 
 
-class ByAutograd(Operation):
+class _ByAutograd(Operation):
     """Any layer without parameters: autograd, for this layer alone."""
 
     fresh = False
@@ -238,7 +238,7 @@ def operation_for(layer: nn.Module) -> Operation | None:
     if make is not None:
         return make(layer)
     own = [*layer.parameters(), *layer.buffers()]
-    return None if own or getattr(layer, "inplace", False) else ByAutograd(layer)
+    return None if own or getattr(layer, "inplace", False) else _ByAutograd(layer)
 
 
 _OPERATIONS: dict[type[nn.Module], Callable[[Any], Operation]] = {

@@ -40,7 +40,7 @@ ROWS = 16
 """Number of records in a slot, which one matrix product adds. float32 holds their sum, and float64 that of the slots.
 """
 
-MOST_PARAMETERS = 2**14
+_MOST_PARAMETERS = 2**14
 """Maximum number of parameters of a model that is stacked on a CPU: a larger one keeps a processor busy by itself."""
 
 _IN_CACHE = 4 * 2**20
@@ -304,7 +304,7 @@ class Stack:
         """
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.dimension, gpu = sum(p.numel() for p in trained.values()), on_gpu(inputs)
-        if self.dimension > MOST_PARAMETERS and not gpu:
+        if self.dimension > _MOST_PARAMETERS and not gpu:
             raise NotAChainError(f"{self.dimension} parameters are too many to be stacked")
         if any(p.dtype != torch.float32 for p in trained.values()):
             raise NotAChainError("parameters that are not float32")

@@ -94,7 +94,7 @@ def failing_layer(model: nn.Module, run: Callable[[], object]) -> str | None:
 def state_of(model: nn.Module) -> State:
     """Collect everything that the layers hold: attributes, buffers, parameters, and the contents of collections."""
     return {
-        (name, key): [(held, held._version if isinstance(held, Tensor) else 0) for held in everything_in(value)]
+        (name, key): [(held, held._version if isinstance(held, Tensor) else 0) for held in _everything_in(value)]
         for name, layer in model.named_modules()
         for key, value in (_attributes(layer) | layer._buffers | layer._parameters).items()
     }
@@ -134,17 +134,17 @@ def _watching_layers(
             handle.remove()
 
 
-def everything_in(value: object) -> Iterator[object]:
+def _everything_in(value: object) -> Iterator[object]:
     """Yield the value and, if it is a collection, its contents."""
     yield value
     if isinstance(value, list | tuple | set | deque | dict):
         members: Iterable[object] = value.values() if isinstance(value, dict) else value
         for member in members:
-            yield from everything_in(member)
+            yield from _everything_in(member)
 
 
 def _tensors_in(value: object) -> Iterator[Tensor]:
-    return (member for member in everything_in(value) if isinstance(member, Tensor))
+    return (member for member in _everything_in(value) if isinstance(member, Tensor))
 
 
 def _copies(value: object) -> list[Tensor]:
@@ -261,7 +261,7 @@ def _statistics(name: str, layer: nn.Module) -> Iterator[Problem]:
         remedy = "leave it out: a single value has no spread" if alone else "use GroupNorm"
         remedy = f"return it in eval() if its statistics are pretrained, or {remedy}"
         what = f"is {_a(layer)}, whose statistics mix the records of a batch"
-        yield Problem(name, Kind.BATCH_STATISTICS, what, remedy, has_replacement(layer))
+        yield Problem(name, Kind.BATCH_STATISTICS, what, remedy, _has_replacement(layer))
     elif getattr(layer, "track_running_stats", False) and layer.training:
         what, remedy = f"is {_a(layer)} that keeps running statistics of the records", "set track_running_stats=False"
         yield Problem(name, Kind.RUNNING_STATISTICS, what, remedy, isinstance(layer, _InstanceNorm))
@@ -371,7 +371,7 @@ def _unregistered_parameters(model: nn.Module) -> Iterator[Problem]:
 
 
 def _parameters_in(value: object) -> Iterator[Tensor]:
-    for held in everything_in(value):
+    for held in _everything_in(value):
         for p in held.parameters() if isinstance(held, nn.Module) else [held]:
             if isinstance(p, Tensor) and p.requires_grad and p.is_leaf:
                 yield p
@@ -401,7 +401,7 @@ def made_private(model: nn.Module) -> nn.Module:
         fixed.float()
     for layer in fixed.modules():
         _set_right(layer)
-    replaced = {layer: _replacement(layer) for layer in fixed.modules() if has_replacement(layer)}
+    replaced = {layer: _replacement(layer) for layer in fixed.modules() if _has_replacement(layer)}
     for parent in list(fixed.modules()):
         for name, child in parent._modules.items():
             if child in replaced:
@@ -431,7 +431,7 @@ def _change(before: nn.Module, after: nn.Module) -> str:
     return f"{kind} by {', '.join(new)}" if new else ""
 
 
-def has_replacement(layer: nn.Module) -> bool:
+def _has_replacement(layer: nn.Module) -> bool:
     """Return whether another layer does what this one does, for each record alone."""
     if _frozen(layer):
         return False
@@ -443,7 +443,7 @@ def has_replacement(layer: nn.Module) -> bool:
 def _replacement(layer: nn.Module) -> nn.Module:
     if isinstance(layer, nn.RReLU):
         return nn.LeakyReLU((layer.lower + layer.upper) / 2, layer.inplace)
-    assert isinstance(layer, _BatchNorm)  # the other types of `has_replacement`
+    assert isinstance(layer, _BatchNorm)  # the other types of `_has_replacement`
     groups = 1 if isinstance(layer, nn.BatchNorm1d) else _groups(layer.num_features)
     norm = nn.GroupNorm(groups, layer.num_features, layer.eps, affine=False)
     norm.affine, norm.weight, norm.bias = layer.affine, layer.weight, layer.bias

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
-BUILT_IN = {"digits": "fedprivacy.tasks.digits:Digits", "cancer": "fedprivacy.tasks.cancer:Cancer"}
+BUILT_IN = {
+    "digits": "fedprivacy.tasks.digits:Digits",
+    "cancer": "fedprivacy.tasks.cancer:Cancer",
+}
 """Sources of the built-in tasks, by name."""
 
 DEFAULT_TASK = "digits"
