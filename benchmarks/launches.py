@@ -140,8 +140,8 @@ def of_step(step: Step, *, on_gpu: bool = False, graph: bool = False) -> Launche
     with ExitStack() as around:
         if graph:
             around.enter_context(as_recorded())
-            by_heart = layout._by_heart  # what stands in for a graph on a CPU
-            around.enter_context(patch.object(layout, "_by_heart", counting.as_one(by_heart)))
+            by_heart = layout.by_heart  # what stands in for a graph on a CPU
+            around.enter_context(patch.object(layout, "by_heart", counting.as_one(by_heart)))
         if on_gpu:
             around.enter_context(as_on_gpu())
             around.enter_context(patch.object(gaussian_sum, "add_lattice_noise", add_lattice_noise_on_device))

@@ -34,8 +34,8 @@ class Clipping(Protocol):
         """Compute a factor for each group and record.
 
         Args:
-            squared_norms: squared norm of each record's gradient within each group, shape [groups, batch], float64,
-                finite.
+            squared_norms: squared norm of each record's gradient within each group, shape [groups, batch], float64. A
+                factor of one that is not finite is not used.
             clipping_norm: C, a number, a tensor without axes, or one for each record, shape [batch].
 
         Returns:
@@ -91,8 +91,7 @@ class AutomaticClipping:
         return [0] * len(names)
 
     def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
-        scales: Tensor = clipping_norm * _ROUNDING_MARGIN / (squared_norms.sqrt() + self.stability)
-        return scales
+        return (squared_norms.sqrt() + self.stability).reciprocal_().mul_(clipping_norm * _ROUNDING_MARGIN)
 
 
 CLIPPINGS: dict[str, Callable[[], Clipping]] = {

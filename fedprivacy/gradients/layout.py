@@ -228,7 +228,7 @@ class RecordedPart:
         self._places = torch.arange(len(inputs), device=inputs.device)
         self._counted = self._places >= 0
         self._clipping_norm = torch.ones((), dtype=torch.float64, device=inputs.device)
-        self._results, self._repeat = (_as_graph if inputs.is_cuda else _by_heart)(self._on_own_memory)
+        self._results, self._repeat = (as_graph if inputs.is_cuda else by_heart)(self._on_own_memory)
 
     def __call__(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> _Results:
         """_Compute at most as many records as were recorded, at the model's present parameters.
@@ -263,7 +263,7 @@ def _at(parameters: list[nn.Parameter], memory: list[Tensor]) -> Iterator[None]:
             p.data = own
 
 
-def _as_graph(compute: Callable[[], _Results]) -> tuple[_Results, Callable[[], None]]:
+def as_graph(compute: Callable[[], _Results]) -> tuple[_Results, Callable[[], None]]:
     """Record a computation as a CUDA graph; return its results, and what computes them again."""
     present, aside = torch.cuda.current_stream(), torch.cuda.Stream()
     aside.wait_stream(present)
@@ -276,7 +276,7 @@ def _as_graph(compute: Callable[[], _Results]) -> tuple[_Results, Callable[[], N
     return results, graph.replay
 
 
-def _by_heart(compute: Callable[[], _Results]) -> tuple[_Results, Callable[[], None]]:
+def by_heart(compute: Callable[[], _Results]) -> tuple[_Results, Callable[[], None]]:
     """Do on a CPU what a recording does: write the results of the same memory into the same memory."""
     results = compute()
 
