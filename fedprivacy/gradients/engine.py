@@ -157,6 +157,7 @@ class GradientEngine:
         # Memory of the model besides its trained parameters.
         self._read = [p for p in model.parameters() if not p.requires_grad] + list(model.buffers())
         self._public, self._modes = [p.clone() for p in trained.values()], Modes(model)
+        self._kind: tuple[object, ...] = ()
         self._prepared: dict[tuple[object, ...], _Chosen] = {}
         self._company: tuple[Tensor, ...] = ()  # made-up records of the shape and type for which the engine is prepared
         self._recorded: RecordedPart | None = None  # a part on a GPU
@@ -225,9 +226,12 @@ class GradientEngine:
         if on_gpu(inputs):
             rows = None if usual is None else round_up(usual, WHOLE)
             kind = *kind, rows, *(tensor.data_ptr() for tensor in self._read)  # a recording reads the same memory
-        if kind not in self._prepared:
-            self._prepared[kind] = self._choose(inputs, targets, rows, most)
-        self._admitted, self._company, self._looks_up, self._recorded = self._prepared[kind]
+        if kind != self._kind:
+            self._kind = ()  # in case of an error
+            if kind not in self._prepared:
+                self._prepared[kind] = self._choose(inputs, targets, rows, most)
+            self._admitted, self._company, self._looks_up, self._recorded = self._prepared[kind]
+            self._kind = kind
 
     def _choose(self, inputs: Tensor, targets: Tensor, rows: int | None, most: int) -> _Chosen:
         """Choose the method, with parts for so many rows and at most so many threads; see `prepare`."""
@@ -291,7 +295,7 @@ class GradientEngine:
     def _forget_if_changed(self) -> None:
         """Forget what was proven if torch, a layer, its class or the loss has other functions than then."""
         if self._surroundings.has_changed():
-            self._prepared, self._stacks = {}, {}
+            self._kind, self._prepared, self._stacks = (), {}, {}
             self._surroundings = Surroundings(self.model, self._loss)
 
     def _sizes_that_fit(self, probe: tuple[Tensor, Tensor]) -> tuple[int, ...]:

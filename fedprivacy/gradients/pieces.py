@@ -430,8 +430,8 @@ def row_norms(rows: Tensor) -> Tensor:
     """Return norms [batch] of rows [batch, ...], at least float32, from norms of short stretches: long float32 sums
     drift.
     """
-    rows = _flat(rows)
-    rows, dtype = align(rows), torch.promote_types(rows.dtype, torch.float32)
+    rows = align(_flat(rows))
+    dtype = torch.float64 if rows.dtype == torch.float64 else torch.float32
     if rows.shape[1] <= _SHORT:
         short: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return short
