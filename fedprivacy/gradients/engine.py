@@ -42,6 +42,9 @@ log = logging.getLogger(__name__)
 _LONGEST_SQUARED = 2.0**200
 """Largest squared norm of a finite gradient: beyond it the scale would lose digits in float32."""
 
+_MOST_KINDS = 8
+"""Maximum number of shapes and sizes for which an engine is prepared at a time: a recording holds a GPU's memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
@@ -229,6 +232,8 @@ class GradientEngine:
         if kind != self._kind:
             self._kind = ()  # in case of an error
             if kind not in self._prepared:
+                if len(self._prepared) == _MOST_KINDS:
+                    del self._prepared[next(iter(self._prepared))]
                 self._prepared[kind] = self._choose(inputs, targets, rows, most)
             self._admitted, self._company, self._looks_up, self._recorded = self._prepared[kind]
             self._kind = kind

@@ -25,9 +25,7 @@ def linear(tape: Tape, name: str, layer: nn.Linear, inputs: Tensor) -> Tensor:
     return output
 
 
-def watch_linear(
-    tape: Tape, name: str, inputs: Tensor, output: Tensor, parts: tuple[Part | None, Part | None]
-) -> None:
+def watch_linear(tape: Tape, name: str, inputs: Tensor, output: Tensor, parts: tuple[Part | None, Part | None]) -> None:
     """Record output = inputs weight^T + bias, where weight and bias are parts of trained parameters or frozen."""
     weight, bias = parts
     if weight is None and bias is None:
