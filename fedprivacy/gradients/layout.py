@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -224,6 +223,8 @@ class RecordedPart:
         """
         self._compute, self._trained = compute, [p for p in model.parameters() if p.requires_grad]
         self._own = [p.detach().clone() for p in self._trained]  # a recording reads and writes the same memory always
+        others = [t for t in (*model.parameters(), *model.buffers()) if not t.requires_grad]
+        self._memory = [*zip(self._trained, self._own, strict=True), *((t, t.detach()) for t in others)]
         self._inputs, self._targets = inputs.clone(), targets.clone()
         self._places = torch.arange(len(inputs), device=inputs.device)
         self._counted = self._places >= 0
@@ -231,7 +232,7 @@ class RecordedPart:
         self._results, self._repeat = (as_graph if inputs.is_cuda else by_heart)(self._on_own_memory)
 
     def __call__(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> _Results:
-        """_Compute at most as many records as were recorded, at the model's present parameters.
+        """Compute at most as many records as were recorded, at the model's present parameters.
 
         Returns:
             The results, which hold until the next call.
@@ -247,20 +248,14 @@ class RecordedPart:
         return self._results
 
     def _on_own_memory(self) -> _Results:
-        with _at(self._trained, self._own):
+        before = [tensor.data for tensor, _ in self._memory]
+        try:
+            for tensor, own in self._memory:
+                tensor.data = own
             return self._compute(self._inputs, self._targets, self._counted, self._clipping_norm)
-
-
-@contextmanager
-def _at(parameters: list[nn.Parameter], memory: list[Tensor]) -> Iterator[None]:
-    before = [p.data for p in parameters]
-    try:
-        for p, own in zip(parameters, memory, strict=True):
-            p.data = own
-        yield
-    finally:
-        for p, own in zip(parameters, before, strict=True):
-            p.data = own
+        finally:
+            for (tensor, _), own in zip(self._memory, before, strict=True):
+                tensor.data = own
 
 
 def as_graph(compute: Callable[[], _Results]) -> tuple[_Results, Callable[[], None]]:
