@@ -517,7 +517,7 @@ class Sums:
         gpu, self._dtype = on_gpu(self._total), dtype
         most = _LANE_BYTES // max(self._total.numel() * dtype.itemsize, 1)
         self._lanes = max(min(largest // STRETCH, most), 1) if gpu and largest % STRETCH == 0 else 1
-        self._block_rows = self._lanes * STRETCH if gpu else min(BLOCK, STRETCH * largest)
+        self._block_rows = STRETCH if gpu else min(BLOCK, STRETCH * largest)
         self._held, self._finished = 0, False  # rows of the present block; True after the first block
         self._blocks: dict[int, Tensor] = {}  # of each large parameter, [lanes, *parameter]
         self._runs: list[tuple[Tensor, Tensor]] = []  # blocks [lanes, n] and totals [n] of large parameters in a row
