@@ -1,5 +1,6 @@
 """A piece's norm is that of the vector that it adds, sums are as exact as stated, and a program spoils nothing."""
 
+from contextlib import nullcontext
 from unittest import mock
 
 import pytest
@@ -18,16 +19,20 @@ from fedprivacy.gradients.pieces import (
     Placed,
     Rewritten,
     Sums,
+    TableRows,
     Written,
     join_pieces,
     over_positions,
     squared_norms,
 )
+from fedprivacy.gradients.products import as_on_gpu
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
 from fedprivacy.mechanisms.lattice_noise import LATTICE_ALLOWANCE
 from tests.gradients.oracle import check_every_clipping, no_program
 
 ALL = 2**62
+
+ON_BOTH = pytest.mark.parametrize("around", [nullcontext, as_on_gpu], ids=["cpu", "as a GPU"])
 
 
 def norms(piece):
@@ -51,6 +56,13 @@ def check(piece, gradients):
     piece.add_weighted_sum(weights, out)
     expected = 1 + torch.einsum("b,b...->...", weights.double(), gradients)
     assert torch.allclose(out.double(), expected, rtol=1e-5, atol=1e-5)
+    lanes, start = divmod(len(gradients), 2)
+    if lanes:  # of two records each; the first of an odd number is in none
+        weights, gradients = (rows[start:].unflatten(0, (lanes, 2)) for rows in (weights, gradients))
+        out = torch.ones(lanes, *shape)
+        piece.add_weighted_sum(weights, out, start)
+        expected = 1 + torch.einsum("lb,lb...->l...", weights.double(), gradients)
+        assert torch.allclose(out.double(), expected, rtol=1e-5, atol=1e-5)
 
 
 @given(records=st.integers(1, 5), positions=st.integers(1, 4), d=st.integers(1, 9), p=st.integers(1, 9))
@@ -66,6 +78,15 @@ def test_all_forms_of_a_linear_map_s_gradient_agree(records, positions, d, p):
     for piece in (Gram(inputs, grads), over_positions(inputs, grads, ALL), rewritten, join_pieces(steps, ALL), by_hand):
         check(piece, gradients)
     check(join_pieces([rewritten, Gram(inputs, grads), *steps], ALL), 3 * gradients)
+
+
+@ON_BOTH
+def test_a_table_s_rows_are_added_where_they_are(around):
+    ids, grads = torch.randint(7, (6, 5)), torch.randn(6, 5, 3)
+    gradients = torch.zeros(6, 7, 3, dtype=torch.float64)
+    gradients.index_put_((torch.arange(6).unsqueeze(1), ids), grads.double(), accumulate=True)
+    with around():
+        check(TableRows(ids, grads, torch.Size([7, 3])), gradients)
 
 
 def test_few_positions_of_a_large_parameter_are_not_written():
@@ -132,6 +153,28 @@ UNIT = 2.0**-24
 """Relative rounding of one operation in float32."""
 
 
+@ON_BOTH
+def test_sums_are_those_of_written_gradients_whatever_the_pieces(around):
+    """Some rows of a parameter, a table, what is written twice: three stretches a part, which a GPU adds in lanes."""
+    shapes, total = [torch.Size(shape) for shape in ((6, 4), (7, 3), (5, 8))], 0.0
+    with around():
+        sums = Sums(shapes, torch.float32, torch.device("cpu"), 3 * STRETCH)
+        for _ in range(2):
+            inputs, grads = torch.randn(3 * STRETCH, 3, 8), torch.randn(3 * STRETCH, 3, 5)
+            table = TableRows(torch.randint(7, (3 * STRETCH, 5)), torch.randn(3 * STRETCH, 5, 3), shapes[1])
+            some = Written(torch.randn(3 * STRETCH, 2, 4)), Outer(inputs[:, 0, :4], grads[:, 0, :4])
+            used = [*some, table, over_positions(inputs, grads, kept_bytes=0)]
+            scales = torch.rand(2, 3 * STRETCH, dtype=torch.float64)
+            parts = Part(0, 0, 2), Part(0, 2, 6), Part(1), Part(2)
+            sums.add(list(map(Placed, parts, used)), scales, groups := [0, 1, 0])
+            by_part = (
+                scales[groups[part.place]] @ piece.gradients().double().flatten(1)
+                for part, piece in zip(parts, used, strict=True)
+            )
+            total += torch.cat(list(by_part))
+        assert torch.allclose(sums.total(), total, rtol=1e-5, atol=1e-5)
+
+
 def summed_in_parts(values):
     """The sum [LARGE] of vectors of equal entries, one for each value, in parts of 256."""
     sums = Sums([torch.Size([LARGE])], torch.float32, torch.device("cpu"), PART)
@@ -160,14 +203,17 @@ def hostile_values(count, seed):
     return blocks[worst].repeat(-(-count // BLOCK))[:count]
 
 
+@ON_BOTH
 @pytest.mark.parametrize("records", [1000, 16_384, 65_536])
-def test_neighbours_differ_by_c_and_the_allowance_in_the_worst_arrangement(records):
+def test_neighbours_differ_by_c_and_the_allowance_in_the_worst_arrangement(records, around):
     """The last record takes the place of the one that leaves, as in the guarantee."""
-    values = hostile_values(records, seed=0)
-    for place in (0, records // 2):
-        without = values.clone()
-        without[place] = values[-1]
-        assert length(summed_in_parts(values) - summed_in_parts(without[:-1]) - values[place].double()) <= SUM_ALLOWANCE
+    with around():
+        values = hostile_values(records, seed=0)
+        for place in (0, records // 2):
+            without = values.clone()
+            without[place] = values[-1]
+            change = summed_in_parts(values) - summed_in_parts(without[:-1])
+            assert length(change - values[place].double()) <= SUM_ALLOWANCE
 
 
 @pytest.mark.soak
@@ -182,10 +228,10 @@ def test_a_million_records_are_within_the_allowance():
 
 
 def test_the_allowance_covers_what_the_proof_adds_up():
-    blocks, norms = 4 * (STRETCH + 3) * UNIT * BLOCK, 2e-5
-    most_records = 2.0**24
-    float64 = most_records**2 / BLOCK * 2.0**-53
-    assert (1 + norms) * (1 + blocks) - 1 + float64 <= SUM_ALLOWANCE
+    norms, most_records = 2e-5, 2.0**24
+    for block in (BLOCK, STRETCH):  # a CPU's, and that of a GPU's lane
+        rounded, float64 = 4 * (STRETCH + 3) * UNIT * block, most_records**2 / block * 2.0**-53
+        assert (1 + norms) * (1 + rounded) - 1 + float64 <= SUM_ALLOWANCE
     assert SUM_ALLOWANCE + LATTICE_ALLOWANCE == ROUNDING_ALLOWANCE <= 0.0015
 
 

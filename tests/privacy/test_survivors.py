@@ -12,7 +12,8 @@ from torch import nn
 
 from fedprivacy.gradients import GradientEngine, methods
 from fedprivacy.gradients.layout import Layout, cut, sizes_up_to, with_small
-from fedprivacy.gradients.pieces import Part, Piece, Placed, Sums
+from fedprivacy.gradients.pieces import STRETCH, Part, Piece, Placed, Sums
+from fedprivacy.gradients.products import as_on_gpu
 from fedprivacy.mechanisms.gaussian_sum import SUM_ALLOWANCE
 from tests.gradients.oracle import cross_entropy
 
@@ -26,19 +27,22 @@ class Blocks:
     """The sizes of the products that made each block; one begins where nothing has been added yet."""
 
     products: list[list[int]] = field(default_factory=list)
+    lanes: dict[int, list[int]] = field(default_factory=dict)
 
-    def note(self, out, records):
+    def note(self, out, weights):
         assert out.dtype == torch.float32
-        if not out.any():
-            self.products.append([])
-        self.products[-1].append(records)
+        for lane, (own, some) in enumerate(zip(out, weights, strict=True) if weights.dim() == 2 else [(out, weights)]):
+            if not own.any():
+                self.lanes[lane] = []
+                self.products.append(self.lanes[lane])
+            self.lanes[lane].append(len(some))
 
 
 class Noted(Piece):
-    """Gradients that are their records' weights, in the first entry alone."""
+    """Gradients that are their records' weights, in the first entry alone; what is added is noted before."""
 
-    def __init__(self, rows, blocks=None):
-        self._rows, self._blocks = rows, blocks
+    def __init__(self, rows, note):
+        self._rows, self._note = rows, note
 
     def factors(self):
         return (torch.ones(self._rows),)
@@ -53,27 +57,30 @@ class Noted(Piece):
     def kept_by(self, keep):
         return self
 
-    def add_weighted_sum(self, weights, out, start=0, counted=None):
-        if self._blocks is not None:
-            self._blocks.note(out, len(weights))
-        out.view(-1)[0] += weights.sum()
+    def add_weighted_sum(self, weights, out, start=0):
+        self._note(out, weights)
+        out.view(*weights.shape[:-1], -1)[..., 0] += weights.sum(-1)
 
 
-def added(sums, rows, weight, blocks=None):
-    sums.add([Placed(Part(0), Noted(rows, blocks))], torch.full((1, rows), weight, dtype=torch.float64), [0])
+def added(sums, weights, note=lambda _out, _weights: None):
+    sums.add([Placed(Part(0), Noted(len(weights), note))], weights.double().unsqueeze(0), [0])
 
 
 def blocks_of(records, sizes):
     """How a batch of so many records is summed, in parts of these sizes."""
     blocks, sums = Blocks(), Sums([LARGE], torch.float32, torch.device("cpu"), sizes[0])
     for part in cut(records, sizes):
-        added(sums, part.size, 1.0, blocks)
+        added(sums, torch.ones(part.size), blocks.note)
     assert sums.total()[0] == sum(part.size for part in cut(records, sizes))
     return blocks
 
 
 SIZES = {str(largest): sizes_up_to(largest) for largest in (1, 16, 256)}
 SIZES |= {"256 and small": with_small(sizes_up_to(256))}
+
+
+ON_A_GPU = [(8,), (32,), (96,), (256,), (1024,)]
+"""Sizes of a GPU's parts, one at a time."""
 
 
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
@@ -87,19 +94,54 @@ def test_the_allowance_covers_the_rounding_of_every_block_that_is_made(sizes):
         assert 4 * rounded * ROUNDING * sum(block) <= SUM_ALLOWANCE
 
 
+@pytest.mark.parametrize("sizes", ON_A_GPU, ids=str)
+def test_a_block_on_a_gpu_is_one_stretch_in_a_lane_of_its_own(sizes):
+    """Catches: a lane that is used twice before float64 takes over, or is not cleared."""
+    with as_on_gpu():
+        products = [block for records in (40, 1100) for block in blocks_of(records, sizes).products]
+    assert max(map(sum, products)) == STRETCH
+
+
+@pytest.mark.parametrize(
+    ("parameters", "at_once"),
+    [(2**23, [32]), (2**23 + 1, [31, 1]), (2**24, [16, 16]), (2**27, [2] * 16), (2**28 + 1, [1] * 32)],
+)
+def test_a_gpu_adds_fewer_stretches_at_once_where_a_gigabyte_holds_no_more_lanes(monkeypatch, parameters, at_once):
+    """And all begin at zero, so that a block is one stretch. (A device without numbers has room for any model.)"""
+    cleared, lanes = [], []
+    monkeypatch.setattr(torch.Tensor, "zero_", lambda block: cleared.append(block) or block)
+    with as_on_gpu():
+        sums = Sums([torch.Size([parameters])], torch.float32, torch.device("meta"), 1024)
+        for _ in range(2):
+            added(sums, torch.ones(1024, device="meta"), lambda _, weights: lanes.append(weights.numel() // STRETCH))
+    assert lanes == 2 * at_once and len(cleared) == len(lanes)
+
+
+def test_lanes_are_added_in_float64():
+    """Of each part on a GPU, the first stretch is 2^24 long, and float32 would lose the others' ones."""
+    weights = torch.zeros(8, STRETCH)
+    weights[:, 0] = 1.0
+    weights[0, 0] = 2.0**24
+    with as_on_gpu():
+        sums = Sums([LARGE], torch.float32, torch.device("cpu"), 8 * STRETCH)
+        for _ in range(2):
+            added(sums, weights.flatten())
+    assert sums.total()[0] == 2 * (2**24 + 7)
+
+
 @pytest.mark.parametrize("place", [0, 3, 7])
 def test_a_part_that_is_left_out_takes_the_room_of_one_that_counts_nothing(place):
     """Catches: a part that is skipped and takes no places, or leaves what the block before it held."""
     generator = torch.Generator().manual_seed(place)
     weights = torch.rand(8, generator=generator, dtype=torch.float64)
     skipped, zeros = (Sums([LARGE], torch.float32, torch.device("cpu"), 32) for _ in range(2))
-    for number, weight in enumerate(weights.tolist()):
+    for number, weight in enumerate(weights):
         if number == place:
             skipped.skip(32)
-            added(zeros, 32, 0.0)
+            added(zeros, torch.zeros(32))
         else:
-            added(skipped, 32, weight)
-            added(zeros, 32, weight)
+            added(skipped, weight.repeat(32))
+            added(zeros, weight.repeat(32))
     assert torch.equal(skipped.total(), zeros.total())
 
 
