@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from fedprivacy.gradients.products import as_on_gpu, as_recorded
+from tests.device.models import CASES, QUICK, SMALL
 
 
 def pytest_addoption(parser):
@@ -46,6 +47,16 @@ def pytest_generate_tests(metafunc):
     if "device" in metafunc.fixturenames:
         gpu = torch.device(metafunc.config.getoption("--device", default="cpu")).type == "cuda"
         metafunc.parametrize("device", ["cuda"] if gpu else ["cpu", "as a GPU", "recorded"], indirect=True)
+        if "case" in metafunc.fixturenames:
+            metafunc.parametrize("name", CASES if gpu else CASES | SMALL)
+
+
+def pytest_itemcollected(item):
+    """By a GPU's ways a small model for each method is quick, in float32; all else here is soak."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    small = given.get("name") in QUICK and given.get("device") == "as a GPU"
+    if not small or any(word in item.name for word in ("bfloat16", "per layer", "person")):
+        item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture

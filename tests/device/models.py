@@ -85,6 +85,17 @@ class Rescaled(nn.Module):
         return self.head(torch.tanh(inputs * self.scale))
 
 
+class Branching(nn.Module):
+    """A branch on a value, which only the loop can compute."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = nn.Linear(5, 3), nn.Linear(5, 3)
+
+    def forward(self, inputs):
+        return self.one(inputs) if inputs.sum() > 0 else self.other(inputs)
+
+
 class Volumes(nn.Module):
     """Convolutions in one, two and three axes, with groups, dilation and a transposed one."""
 
@@ -140,3 +151,12 @@ CASES = {
     "recurrent": Case(Recurrent, lambda n: torch.randn(n, 5, 8), 3),
     "own parameter": Case(Rescaled, lambda n: torch.randn(n, 9), 3),
 }
+
+SMALL = {
+    "small transformer": Case(lambda: Transformer(8, 2), lambda n: torch.randint(10_000, (n, 6)), 4),
+    "branching": Case(Branching, lambda n: torch.randn(n, 5), 3),
+}
+"""More of them, which no GPU is asked to compute: its time goes to the others."""
+
+QUICK = {"linear": "program", "small transformer": "book-keeping", "own parameter": "vmap", "branching": "loop"}
+"""A small model for each method, which the quick lane takes."""
