@@ -63,7 +63,7 @@ def test_a_record_without_a_finite_gradient_contributes_zero(poison, engine):
 
 
 @pytest.mark.parametrize("clipping_norm", [1e-6, 1.0, 1e6])
-def test_gradients_of_any_size_are_clipped(clipping_norm):
+def test_gradients_of_any_size_are_clipped(clipping_norm, both_ways):
     """Squares of entries below 1e-23 vanish in float32; a norm of zero would let them pass."""
     engine = GradientEngine(nn.Linear(3, 1, bias=False), lambda outputs, sizes: sizes * outputs[:, 0])
     gradient = torch.tensor([[1.0, -2.0, 2.0]])
@@ -153,7 +153,7 @@ def test_experts_that_made_up_records_do_not_reach():
     check(GradientEngine(model, cross_entropy), inputs, targets, 0.1)
 
 
-def test_a_scale_that_float32_cannot_hold_lets_nothing_pass():
+def test_a_scale_that_float32_cannot_hold_lets_nothing_pass(both_ways):
     engine = GradientEngine(nn.Linear(3, 1, bias=False), lambda outputs, targets: (outputs[:, 0] - targets).square())
     nn.init.ones_(engine.model.weight)
     for size, clipping_norm in itertools.product((1e18, 1e20, 1.3e22, 1e23, 1e30, 3e38), (1e-6, 1.0)):
@@ -164,6 +164,9 @@ def test_a_scale_that_float32_cannot_hold_lets_nothing_pass():
     for size, clipping_norm in itertools.product((1e30, 1e38, 3e38), (1e-6, 1.0)):
         one = linear.clipped_sum(torch.tensor([[size, -size / 2, size / 3]]), torch.zeros(1), clipping_norm)
         assert one.norm() <= clipping_norm
+    small = GradientEngine(nn.Linear(3, 1, bias=False), lambda outputs, sizes: sizes * outputs[:, 0])
+    for factor in torch.linspace(1, 3, 10):  # the other factor would be scaled to a few of float32's least steps
+        assert small.clipped_sum(factor * torch.full((1, 3), 1e37), torch.tensor([1e-20]), 1e-6).norm() <= 1e-6
 
 
 def test_a_sum_is_not_taken_of_parameters_with_which_another_engine_tries_the_layer():

@@ -1,6 +1,5 @@
 """A piece's norm is that of the vector that it adds, sums are as exact as stated, and a program spoils nothing."""
 
-from contextlib import nullcontext
 from unittest import mock
 
 import pytest
@@ -25,14 +24,11 @@ from fedprivacy.gradients.pieces import (
     over_positions,
     squared_norms,
 )
-from fedprivacy.gradients.products import as_on_gpu
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
 from fedprivacy.mechanisms.lattice_noise import LATTICE_ALLOWANCE
 from tests.gradients.oracle import check_every_clipping, no_program
 
 ALL = 2**62
-
-ON_BOTH = pytest.mark.parametrize("around", [nullcontext, as_on_gpu], ids=["cpu", "as a GPU"])
 
 
 def norms(piece):
@@ -80,13 +76,24 @@ def test_all_forms_of_a_linear_map_s_gradient_agree(records, positions, d, p):
     check(join_pieces([rewritten, Gram(inputs, grads), *steps], ALL), 3 * gradients)
 
 
-@ON_BOTH
-def test_a_table_s_rows_are_added_where_they_are(around):
+def test_a_table_s_rows_are_added_where_they_are(both_ways):
     ids, grads = torch.randint(7, (6, 5)), torch.randn(6, 5, 3)
     gradients = torch.zeros(6, 7, 3, dtype=torch.float64)
     gradients.index_put_((torch.arange(6).unsqueeze(1), ids), grads.double(), accumulate=True)
-    with around():
-        check(TableRows(ids, grads, torch.Size([7, 3])), gradients)
+    check(TableRows(ids, grads, torch.Size([7, 3])), gradients)
+
+
+@pytest.mark.parametrize("groups", [[0] * 7, [0, 1, 0, 2, 1, 0, 0]], ids=["flat", "per layer"])
+@pytest.mark.parametrize("number", [1, 2, 3, 6, 7])
+def test_squared_norms_are_those_of_all_the_group_s_gradients(groups, number, both_ways):
+    """Also of a bias, whose gradient is a factor of its weight's; a group may have no piece."""
+    inputs, grads = (torch.randn(5, width) * 10.0 ** torch.arange(5).unsqueeze(1) for width in (4, 6))
+    made = [Outer(inputs, grads), Written(grads), Outer(grads, grads), *(Written(torch.randn(5, 3)) for _ in range(4))]
+    expected = torch.zeros(3, 5, dtype=torch.float64)
+    for piece, group in zip(made[:number], groups, strict=False):
+        expected[group] += piece.gradients().double().flatten(1).square().sum(1)
+    found = squared_norms(made[:number], groups[:number], max(groups) + 1)
+    assert torch.allclose(found, expected[: len(found)], rtol=1e-5, atol=0.0)
 
 
 def test_few_positions_of_a_large_parameter_are_not_written():
@@ -153,26 +160,19 @@ UNIT = 2.0**-24
 """Relative rounding of one operation in float32."""
 
 
-@ON_BOTH
-def test_sums_are_those_of_written_gradients_whatever_the_pieces(around):
+def test_sums_are_those_of_written_gradients_whatever_the_pieces(both_ways):
     """Some rows of a parameter, a table, what is written twice: three stretches a part, which a GPU adds in lanes."""
-    shapes, total = [torch.Size(shape) for shape in ((6, 4), (7, 3), (5, 8))], 0.0
-    with around():
-        sums = Sums(shapes, torch.float32, torch.device("cpu"), 3 * STRETCH)
-        for _ in range(2):
-            inputs, grads = torch.randn(3 * STRETCH, 3, 8), torch.randn(3 * STRETCH, 3, 5)
-            table = TableRows(torch.randint(7, (3 * STRETCH, 5)), torch.randn(3 * STRETCH, 5, 3), shapes[1])
-            some = Written(torch.randn(3 * STRETCH, 2, 4)), Outer(inputs[:, 0, :4], grads[:, 0, :4])
-            used = [*some, table, over_positions(inputs, grads, kept_bytes=0)]
-            scales = torch.rand(2, 3 * STRETCH, dtype=torch.float64)
-            parts = Part(0, 0, 2), Part(0, 2, 6), Part(1), Part(2)
-            sums.add(list(map(Placed, parts, used)), scales, groups := [0, 1, 0])
-            by_part = (
-                scales[groups[part.place]] @ piece.gradients().double().flatten(1)
-                for part, piece in zip(parts, used, strict=True)
-            )
-            total += torch.cat(list(by_part))
-        assert torch.allclose(sums.total(), total, rtol=1e-5, atol=1e-5)
+    shapes, rows, expected = [torch.Size(shape) for shape in ((6, 4), (7, 3), (5, 8))], 3 * STRETCH, 0.0
+    sums = Sums(shapes, torch.float32, torch.device("cpu"), rows)
+    for _ in range(2):
+        inputs, grads, scales = torch.randn(rows, 3, 8), torch.randn(rows, 3, 5), torch.rand(2, rows).double()
+        table = TableRows(torch.randint(7, (rows, 5)), torch.randn(rows, 5, 3), shapes[1])
+        twice = over_positions(inputs, grads, kept_bytes=0)
+        used = [Written(torch.randn(rows, 2, 4)), Outer(inputs[:, 0, :4], grads[:, 0, :4]), table, twice]
+        sums.add(list(map(Placed, (Part(0, 0, 2), Part(0, 2, 6), Part(1), Part(2)), used)), scales, [0, 1, 0])
+        written = zip(scales[[0, 0, 1, 0]], (piece.gradients().double().flatten(1) for piece in used), strict=True)
+        expected += torch.cat([scale @ gradients for scale, gradients in written])
+    assert torch.allclose(sums.total(), expected, rtol=1e-5, atol=1e-5)
 
 
 def summed_in_parts(values):
@@ -203,17 +203,14 @@ def hostile_values(count, seed):
     return blocks[worst].repeat(-(-count // BLOCK))[:count]
 
 
-@ON_BOTH
 @pytest.mark.parametrize("records", [1000, 16_384, 65_536])
-def test_neighbours_differ_by_c_and_the_allowance_in_the_worst_arrangement(records, around):
+def test_neighbours_differ_by_c_and_the_allowance_in_the_worst_arrangement(records, both_ways):
     """The last record takes the place of the one that leaves, as in the guarantee."""
-    with around():
-        values = hostile_values(records, seed=0)
-        for place in (0, records // 2):
-            without = values.clone()
-            without[place] = values[-1]
-            change = summed_in_parts(values) - summed_in_parts(without[:-1])
-            assert length(change - values[place].double()) <= SUM_ALLOWANCE
+    values = hostile_values(records, seed=0)
+    for place in (0, records // 2):
+        without = values.clone()
+        without[place] = values[-1]
+        assert length(summed_in_parts(values) - summed_in_parts(without[:-1]) - values[place].double()) <= SUM_ALLOWANCE
 
 
 @pytest.mark.soak
