@@ -47,12 +47,11 @@ class Speeds(Protocol):
         ...
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Refuse clients whose speed is unknown, by a `ConfigError`."""
-        ...
+        """Refuse clients whose speed is unknown, by a `ConfigError`; of any client it is known, unless a trace says."""
 
 
 @dataclass(frozen=True, slots=True)
-class Equal:
+class Equal(Speeds):
     """All clients are equally fast."""
 
     each: float = 1.0
@@ -61,16 +60,13 @@ class Equal:
         """Return the common number of seconds."""
         return self.each
 
-    def check(self, client_ids: Iterable[str]) -> None:
-        """Accept any client: all have the same speed."""
-
 
 INSTANT = Equal(0.0)
 """Speeds of a run without a clock."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lognormal:
+class Lognormal(Speeds):
     """Lognormal seconds with a median and a standard deviation `sigma` of the logarithm: a few are very slow."""
 
     draws: Draws
@@ -82,12 +78,9 @@ class Lognormal:
         drawn = self.draws.uniform(DrawPurpose.SPEED, client_id)
         return self.median * math.exp(self.sigma * NormalDist().inv_cdf(drawn))
 
-    def check(self, client_ids: Iterable[str]) -> None:
-        """Accept any client: its speed is drawn from its id."""
-
 
 @dataclass(frozen=True, slots=True)
-class TracedSpeeds:
+class TracedSpeeds(Speeds):
     """Speeds by a trace."""
 
     file: str
@@ -153,27 +146,23 @@ class Availability(Protocol):
         ...
 
     def check(self, client_ids: Iterable[str]) -> None:
-        """Refuse a run of which no client is ever available, by a `ConfigError`."""
-        ...
+        """Refuse a run of which no client is ever available, by a `ConfigError`; only a trace can say so of all."""
 
 
 @dataclass(frozen=True, slots=True)
-class Always:
+class Always(Availability):
     """Every client is available all the time."""
 
     def next(self, client_id: str, at: float) -> Interval:
         """Return all of time."""
         return 0.0, math.inf
 
-    def check(self, client_ids: Iterable[str]) -> None:
-        """Accept any clients."""
-
 
 ALWAYS = Always()
 
 
 @dataclass(frozen=True, slots=True)
-class Diurnal:
+class Diurnal(Availability):
     """Every client is available for a share of each day, from its own, uniformly distributed time of day on.
 
     It resembles phones that charge at night, in different time zones (Bonawitz et al. 2019, Yang et al. 2018).
@@ -189,12 +178,9 @@ class Diurnal:
         start = begins + day * DAY
         return start, start + lasts
 
-    def check(self, client_ids: Iterable[str]) -> None:
-        """Accept any clients: all are available once a day."""
-
 
 @dataclass(frozen=True, slots=True)
-class TracedAvailability:
+class TracedAvailability(Availability):
     """Availability by a trace: a client is available between `from` and `to` of its lines, and never without a line."""
 
     file: str
