@@ -25,7 +25,7 @@ from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
-from fedprivacy.commands.runs import SweepOptions, compare, run_sweep, runs_app
+from fedprivacy.commands.runs import compare, run_sweep, runs_app
 from fedprivacy.commands.terminal import (
     OUT,
     OUTPUT,
@@ -451,8 +451,10 @@ def sweep(
     Finished runs are not repeated. Exit code 1: a run failed; the others are there. Simulations only: in a
     deployment, every run spends real people's privacy.
     """
-    given = SweepOptions(out, seeds, baseline, baseline_learning_rates, metric, jobs)
-    run_sweep(settings, given, quiet=quiet, as_json=as_json)
+    from fedprivacy.runs.records.grid import SweepGrid
+
+    grid = SweepGrid.of(settings, seeds, out, baseline=baseline, baseline_rates=baseline_learning_rates)
+    run_sweep(grid, metric or None, jobs, quiet=quiet, as_json=as_json)
 
 
 @app.command()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +24,7 @@ from fedprivacy.runs.settings.configuration import RUNS
 
 if TYPE_CHECKING:
     from fedprivacy.runs.records.comparison import Comparison
-    from fedprivacy.runs.records.grid import SweepResults
+    from fedprivacy.runs.records.grid import SweepGrid, SweepResults
 
 runs_app = Commands(help="List, filter and sort runs, print their rounds, show the last error, remove runs.")
 
@@ -227,51 +226,35 @@ def _comparison_table(compared: Comparison) -> Table:
     return table
 
 
-@dataclass(frozen=True, slots=True)
-class SweepOptions:
-    """Options of a sweep other than the settings of its runs."""
-
-    out: Path
-    seeds: int
-    baseline: bool
-    baseline_rates: str
-    metric: str
-    jobs: int
-
-
-def run_sweep(texts: dict[str, str], given: SweepOptions, *, quiet: bool, as_json: bool) -> None:
+def run_sweep(grid: SweepGrid, metric: str | None, jobs: int, *, quiet: bool, as_json: bool) -> None:
     """Run a sweep and show its results; see the command's help."""
-    from fedprivacy.runs.records.grid import SweepGrid, SweepResults
+    from fedprivacy.runs.records.grid import SweepResults
     from fedprivacy.simulation.sweeps import LOG, run_grid
 
-    out = given.out
-    grid = SweepGrid.of(texts, given.seeds, out, baseline=given.baseline, baseline_rates=given.baseline_rates)
     finished = sum(run.finished for run in grid.runs)
     began = time.monotonic()
     try:
-        failed = run_grid(
-            grid, given.jobs, Console(stderr=True, emoji=False, quiet=as_json or quiet), given.metric or None
-        )
+        failed = run_grid(grid, jobs, Console(stderr=True, emoji=False, quiet=as_json or quiet), metric)
     except KeyboardInterrupt:
         ERR.print("Stopped. The same command goes on where this one was.")
         raise typer.Exit(130) from None
-    results = SweepResults(grid, given.metric or None)
+    results = SweepResults(grid, metric)
     written = results.save()
     if as_json:
         told = {"metric": results.metric, "metrics": results.metrics}
         rows = {"combinations": list(results.combinations), "runs": list(results.runs)}
-        print_json(told | rows | {"failed": failed, "out": str(out)})
+        print_json(told | rows | {"failed": failed, "out": str(grid.out)})
     else:
         OUT.print(_sweep_table(results.combinations, grid.swept, results.metric))
     if not (as_json or quiet):
         ran, seconds = len(grid.runs) - finished, time.monotonic() - began
         OUT.print(_last_words(ran, seconds, results, written), highlight=False)
-        where = f"{escape(as_typed())} dashboard --store {escape(str(out))}"
+        where = f"{escape(as_typed())} dashboard --store {escape(str(grid.out))}"
         OUT.print(f"Every run, in a browser: [bold]{where}[/]", highlight=False, soft_wrap=True)
     for name, failure in failed.items():
         print_error("failed", f"{name}: {failure}")
     if failed:
-        ERR.print(f"The same command tries again. Warnings of other processes: {out / LOG}.")
+        ERR.print(f"The same command tries again. Warnings of other processes: {grid.out / LOG}.")
         raise typer.Exit(1)
 
 

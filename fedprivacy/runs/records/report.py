@@ -12,7 +12,6 @@ from collections import defaultdict
 from decimal import ROUND_CEILING, Decimal
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from fedprivacy.accounting.views import View
 from fedprivacy.runs.records.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.records.history import RunHistory
 from fedprivacy.runs.records.html_page import for_every_screen, page
-from fedprivacy.values.metrics import Evaluation, HeldOut, ScoreSpread, spread_of
+from fedprivacy.values.metrics import spread_of
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
 from fedprivacy.values.unit import RECORD, Unit
@@ -91,8 +90,10 @@ def report_html(history: RunHistory) -> str:
         drawings=drawings,
         worst=worst,
         clients=sorted(map(history.standings.__getitem__, spent), key=lambda client: _as_counted(client.client_id)),
-        evaluated=_evaluation(history),
-        held_out=_held_out(history),
+        evaluated=history.last_evaluated,
+        held_out=history.last_held_out,
+        spread_of=spread_of,
+        in_order=lambda of_clients: sorted(of_clients.items(), key=lambda item: _as_counted(item[0])),
         failures=failures(history),
         user_level_view=View.USER_LEVEL,
         several_budgets=len(budgets) > 1,
@@ -110,36 +111,6 @@ def _by_rows(history: RunHistory, delta: float) -> dict[int, Risk]:
     if Unit.of(history.unit).rows > 1 or not charged:
         return {}
     return {rows: Risk.of_history(person_history(charged, rows), delta) for rows in ROWS}
-
-
-class Evaluated(NamedTuple):
-    """The newest local evaluations of a run: of which round, what was scored, and by client what came of it."""
-
-    round: int
-    scores: list[str]
-    clients: list[tuple[str, Evaluation]]
-
-
-def _evaluation(history: RunHistory) -> Evaluated | None:
-    if (record := history.last_evaluated) is None:
-        return None
-    clients = sorted(record.evaluations.items(), key=lambda item: _as_counted(item[0]))
-    return Evaluated(record.round, list(clients[0][1].means), clients)
-
-
-class OfEach(NamedTuple):
-    """The newest scores of clients' models on held-out records: of which round, their spread, and each client's."""
-
-    round: int
-    spreads: dict[str, ScoreSpread]
-    clients: list[tuple[str, HeldOut]]
-
-
-def _held_out(history: RunHistory) -> OfEach | None:
-    if (record := history.last_held_out) is None:
-        return None
-    clients = sorted(record.held_out.items(), key=lambda item: _as_counted(item[0]))
-    return OfEach(record.round, spread_of(record.held_out), clients)
 
 
 def failures(history: RunHistory) -> list[Failures]:
