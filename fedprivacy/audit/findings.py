@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fedprivacy.accounting.views import View
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.numbers import finite_or_none
-from fedprivacy.values.runs import AuditResult
+from fedprivacy.values.runs import AuditResult, Rows
 from fedprivacy.values.unit import RECORD
 from fedprivacy.values.wording import count_text, epsilon_text, proved_text, unit_text
 
@@ -182,7 +182,8 @@ class Findings:
     def _repr_html_(self) -> str:
         wrong = [f"<li><b>{html.escape(name)}</b>: {html.escape(reason)}</li>" for name, reason in self._reasons()]
         told = f"<p><b>{html.escape(self.subject)}</b>: {html.escape(self.in_words())}</p>"
-        return "".join([told, f"<ul>{''.join(wrong)}</ul>" if wrong else "", *map(as_html, self._tables())])
+        tables = "".join(table._repr_html_() for table in self._tables())
+        return told + (f"<ul>{''.join(wrong)}</ul>" if wrong else "") + tables
 
     def _reasons(self) -> list[tuple[str, str]]:
         """Return each reason after the name of its gate or attack."""
@@ -193,42 +194,24 @@ class Findings:
             for bound in self.violated
         ]
 
-    def _tables(self) -> Iterator[TextTable]:
+    def _tables(self) -> Iterator[Rows]:
         """The gates; and the bounds, if anything was attacked."""
-        gates = [(gate.name, gate.verdict, gate.p_value_text, gate.proves) for gate in self.gates]
-        yield TextTable(("gate", "verdict", "p-value", "what holds if it passes"), gates)
+        heads = "gate", "verdict", "p-value", "what holds if it passes"
+        gates = ((gate.name, gate.verdict, gate.p_value_text, gate.proves) for gate in self.gates)
+        yield Rows(dict(zip(heads, cells, strict=True)) for cells in gates)
         if self.lower_bounds:
-            upper = epsilon_text(self.epsilon_upper)
-            bounds = [(bound.name, proved_text(bound.epsilon), upper) for bound in self.lower_bounds]
-            yield TextTable(("attack", "epsilon at least", "stated at most"), bounds)
+            own, stated, upper = "epsilon at least", "stated at most", epsilon_text(self.epsilon_upper)
+            yield Rows({"attack": b.name, own: proved_text(b.epsilon), stated: upper} for b in self.lower_bounds)
 
 
-class TextTable(NamedTuple):
-    """Rows of cells under heads: every row has as many cells as there are heads."""
-
-    heads: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
-def as_text(table: TextTable) -> str:
+def as_text(table: Rows) -> str:
     """The table in columns.
 
-    >>> print(as_text(TextTable(("gate", "verdict"), [("noise", "passed"), ("invariance", "passed")])))
+    >>> print(as_text(Rows([{"gate": "noise", "verdict": "passed"}, {"gate": "invariance", "verdict": "passed"}])))
     gate        verdict
     noise       passed
     invariance  passed
     """
-    lines = [table.heads, *table.rows]
+    lines = [*map(tuple, table[:1]), *(tuple(row.values()) for row in table)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
-
-
-def as_html(table: TextTable) -> str:
-    """The table as HTML; every cell is escaped.
-
-    >>> as_html(TextTable(("gate",), [("<b>",)]))
-    '<table><tr><th>gate</th></tr><tr><td>&lt;b&gt;</td></tr></table>'
-    """
-    heads = "".join(f"<th>{html.escape(head)}</th>" for head in table.heads)
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in table.rows)
-    return f"<table><tr>{heads}</tr>{rows}</table>"

@@ -86,7 +86,7 @@ class _Drawn:
     rows: Callable[[StoredRun, Wish], Rows]
 
 
-def _named_drawing(found: NamedFigure) -> _Drawn:
+def _named_drawing(found: NamedFigure[RunData, FigureOptions]) -> _Drawn:
     return _Drawn(
         lambda run, wish, width: found.draw(_data_of(run), wish.options, width),
         lambda run, wish: found.rows(_data_of(run), wish.options),

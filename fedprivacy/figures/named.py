@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from fedprivacy._support.altair import alt
 from fedprivacy.figures import observations
@@ -43,14 +43,18 @@ class FigureOptions:
     below: bool = False
 
 
+Shown = TypeVar("Shown")
+Options = TypeVar("Options")
+
+
 @dataclass(frozen=True, slots=True)
-class NamedFigure:
-    """A figure of one run.
+class NamedFigure(Generic[Shown, Options]):
+    """A figure of one run, or of many.
 
     Attributes:
         title: of its card on the page.
         about: one sentence that says how to read it.
-        draw: makes the chart, with a plot of a width in px.
+        draw: makes the chart of a run, or of rows of `fedprivacy.list_runs`, with a plot of a width in px.
         rows: makes the table of its numbers.
         private: whether it shows epsilons, which a baseline does not have.
         by_round: whether it needs several rounds, which a run of questions does not have.
@@ -58,8 +62,8 @@ class NamedFigure:
 
     title: str
     about: str
-    draw: Callable[[RunData, FigureOptions, int], alt.LayerChart]
-    rows: Callable[[RunData, FigureOptions], Rows]
+    draw: Callable[[Shown, Options, int], alt.LayerChart]
+    rows: Callable[[Shown, Options], Rows]
     private: bool = True
     by_round: bool = True
 
@@ -68,7 +72,7 @@ class NamedFigure:
         return (facts.private or not self.private) and not (facts.asks and self.by_round)
 
 
-NAMED_FIGURES = {
+NAMED_FIGURES: dict[str, NamedFigure[RunData, FigureOptions]] = {
     "metric": NamedFigure(
         "Metric by round",
         "The line under the title says on whose records it was measured.",
@@ -117,31 +121,14 @@ class RunsOptions:
     settings: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RunsFigure:
-    """A figure of many runs.
-
-    Attributes:
-        title: of its card on the page.
-        about: one sentence that says how to read it.
-        draw: makes the chart from rows of `fedprivacy.list_runs`, with a plot of a width in px.
-        rows: makes the table of its numbers.
-    """
-
-    title: str
-    about: str
-    draw: Callable[[Sequence[Mapping[str, Any]], RunsOptions, int], alt.LayerChart]
-    rows: Callable[[Sequence[Mapping[str, Any]], RunsOptions], Rows]
-
-
-RUNS_FIGURES = {
-    "points": RunsFigure(
+RUNS_FIGURES: dict[str, NamedFigure[Sequence[Mapping[str, Any]], RunsOptions]] = {
+    "points": NamedFigure(
         "One point for each run",
         "The newest value of the metric against the setting.",
         lambda runs, options, width: experiment_figure(runs, options.x, options.y, options.colour, width),
         lambda runs, options: experiment_rows(runs, options.x, options.y, options.colour),
     ),
-    "parallel": RunsFigure(
+    "parallel": NamedFigure(
         "One line for each run",
         "From the setting, through the others in which the runs differ, to the newest value of the metric.",
         lambda runs, options, width: parallel_figure(
