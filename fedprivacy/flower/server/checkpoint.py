@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Self
@@ -43,6 +43,11 @@ CHECKPOINT = "checkpoint.safetensors"
 
 _VERSION = 1
 _FACTS = "fedprivacy-checkpoint"
+_AS_THEY_ARE = (
+    *("run_id", "round", "earlier_runs", "iterates"),
+    *("clipping_norms", "clock", "user_level_clipping_norm", "keeps"),
+)
+"""Fields of a checkpoint that JSON has as they are."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -158,22 +163,14 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """
     layout, kept = pack(checkpoint.strategy)
     callbacks = [(name, *pack(state)) for name, state in checkpoint.callbacks]
-    facts = {
-        "version": _VERSION,
-        "run_id": checkpoint.run_id,
-        "round": checkpoint.round,
-        "earlier_runs": checkpoint.earlier_runs,
+    facts: dict[str, Any] = {"version": _VERSION} | {name: getattr(checkpoint, name) for name in _AS_THEY_ARE}
+    facts |= {
         "arrays": list(checkpoint.arrays),  # the order counts, and safetensors has its own
         "average": list(checkpoint.average),
-        "iterates": checkpoint.iterates,
-        "clipping_norms": dict(checkpoint.clipping_norms),
         "left_out": sorted(checkpoint.left_out),
-        "clock": checkpoint.clock,
         "strategy": layout,
-        "random": {each.name: getattr(checkpoint.random, each.name) for each in fields(checkpoint.random)},
-        "user_level_clipping_norm": checkpoint.user_level_clipping_norm,
+        "random": asdict(checkpoint.random),
         "control": checkpoint.control.weights,
-        "keeps": checkpoint.keeps,
         "callbacks": [(name, layout) for name, layout, _ in callbacks],
     }
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
@@ -226,21 +223,14 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         raise ValueError(f"its version is {facts['version']}, and this is version {_VERSION}")
     kept, control, own = (_group_arrays(group, arrays) for group in ("strategy", "control", "kept"))
     return Checkpoint(
-        run_id=facts["run_id"],
-        round=facts["round"],
-        earlier_runs=facts["earlier_runs"],
+        **{name: facts[name] for name in _AS_THEY_ARE},
         arrays={name: arrays[f"arrays/{name}"] for name in facts["arrays"]},
         average={name: arrays[f"average/{name}"] for name in facts["average"]},
-        iterates=facts["iterates"],
-        clipping_norms=facts["clipping_norms"],
         left_out=frozenset(facts["left_out"]),
-        clock=facts["clock"],
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
-        user_level_clipping_norm=facts["user_level_clipping_norm"],
         control=ServerControl.of(facts["control"], control),
         kept=own,
-        keeps=facts["keeps"],
         callbacks=tuple(
             (name, unpack(layout, _group_arrays(f"callbacks/{number}", arrays)))
             for number, (name, layout) in enumerate(facts["callbacks"])
