@@ -1,12 +1,16 @@
-"""How many kernels a training step launches, how often it waits for a value, and how many rows it computes.
+"""How many kernels a training step launches, how often it waits, how many rows it computes and what memory it takes.
 
-    python -m benchmarks.launches [--models lr-256,mlp-1024] [--device cuda] [--parts] [--json] [--lines FILE]
+    python -m benchmarks.launches [--models lr-256] [--device cuda] [--parts | --memory] [--json] [--lines FILE]
 
 On a GPU a small model's step takes as long as its launches, whatever the arithmetic. These can be counted without one:
 they are torch's operations, but for views and empty memory. A wait is an operation whose result the host must have
 before it goes on. Counted are a step of ours as a CPU computes it, and as a GPU would (`products.as_on_gpu`); the step
 without privacy; and the least of Opacus' modes. The numbers are exact, and the same on every machine with one version
 of torch. Needs the `bench` extra for Opacus.
+
+--memory counts bytes instead: all tensors that are alive at the worst moment of a steady step, but for batch and
+parameters, as `torch.profiler` sees them. The figures of a GPU's ways are those of a GPU, but for its libraries'
+scratch.
 
 With --device cuda the steps run on a GPU, and beside the counts stands what `torch.profiler` sees of a steady step: the
 kernels that the host launches, the graphs that it replays, and the calls in which it waits.
@@ -18,8 +22,9 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,7 +42,7 @@ from benchmarks import where
 from benchmarks.gradient_models import NAMES, Problem, problem
 from benchmarks.gradient_steps import OurStep, nonprivate_step
 from benchmarks.lines import tell
-from benchmarks.measure import Step, nothing
+from benchmarks.measure import Mark, Step, nothing, tensor_peak
 from benchmarks.peers_opacus import MODES, opacus_step
 from fedprivacy.gradients import layout
 from fedprivacy.gradients.products import as_on_gpu, as_recorded
@@ -143,8 +148,7 @@ def of_step(step: Step, *, on_gpu: bool = False, graph: bool = False) -> Launche
             by_heart = layout.by_heart  # what stands in for a graph on a CPU
             around.enter_context(patch.object(layout, "by_heart", counting.as_one(by_heart)))
         if on_gpu:
-            around.enter_context(as_on_gpu())
-            around.enter_context(patch.object(gaussian_sum, "add_lattice_noise", add_lattice_noise_on_device))
+            around.enter_context(_as_on_gpu())
         around.enter_context(_reads_counted(counting))
         for owner, attribute, call in where.watched_by(counting):
             around.enter_context(patch.object(owner, attribute, call))
@@ -217,6 +221,51 @@ def of_model(given: Problem) -> dict[str, Launches]:
     return found
 
 
+@contextmanager
+def _as_on_gpu() -> Iterator[None]:
+    """Compute on a CPU as a GPU computes, noise included."""
+    with as_on_gpu(), patch.object(gaussian_sum, "add_lattice_noise", add_lattice_noise_on_device):
+        yield
+
+
+def bytes_of_model(given: Problem) -> dict[str, int]:
+    """Return the bytes that a step of each contender takes on a CPU, beyond batch and parameters."""
+
+    def on_gpu(autocast: torch.dtype | None = None) -> Step:
+        ours = OurStep(given, autocast=autocast)
+
+        def step(mark: Mark) -> None:
+            with _as_on_gpu():
+                ours(mark)
+
+        return step
+
+    builds: dict[str, Callable[[], Step]] = {"ours": lambda: OurStep(given), "ours on a GPU": on_gpu}
+    builds["ours in bfloat16"] = partial(on_gpu, torch.bfloat16)
+    builds["without privacy"] = partial(nonprivate_step, given)
+    builds |= {f"Opacus, {mode}": partial(opacus_step, given, mode) for mode in MODES}
+    parameters, found = sum(p.nbytes for p in given.build().parameters()), dict[str, int]()
+    for name, build in builds.items():
+        with suppress(Exception) if name.startswith("Opacus") else nullcontext():  # a mode may not know the model
+            found[name] = tensor_peak(build) - parameters
+    peers = {name: taken for name, taken in found.items() if name.startswith("Opacus")}
+    if peers:
+        found = {name: taken for name, taken in found.items() if name not in peers}
+        found |= {"Opacus' ghost mode": peers.get("Opacus, ghost", 0), "Opacus' least": min(peers.values())}
+    return found
+
+
+def report_bytes(models: Mapping[str, Mapping[str, int]], console: Console) -> None:
+    """Print every model's megabytes, and ours on a GPU as a multiple of Opacus' ghost mode."""
+    contenders = list(dict.fromkeys(name for found in models.values() for name in found))
+    table = Table("MB", *contenders, "ours on a GPU / ghost mode", box=box.SIMPLE_HEAD)
+    for name, found in models.items():
+        ghost = found.get("Opacus' ghost mode")
+        ratio = f"{found['ours on a GPU'] / ghost:.2f}" if ghost else ""
+        table.add_row(name, *(f"{found[each] / 1e6:,.2f}" if each in found else "" for each in contenders), ratio)
+    console.print(table)
+
+
 def report(models: Mapping[str, Mapping[str, Launches]], console: Console) -> None:
     """Print the launches, waits and rows of every model."""
     contenders = list(dict.fromkeys(name for found in models.values() for name in found))
@@ -251,19 +300,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default=",".join(NAMES))
     parser.add_argument("--parts", action="store_true", help="ours by part, too")
+    parser.add_argument("--memory", action="store_true", help="bytes instead of launches, on a CPU")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--lines", type=Path, metavar="FILE", help="append each model's numbers at once, as JSON")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    found = {}
+    console, found = Console(), {}
+    if asked.memory:
+        taken = {name: bytes_of_model(problem(name, torch.device("cpu"))) for name in asked.models.split(",")}
+        if asked.json:
+            print(json.dumps(taken))
+        else:
+            report_bytes(taken, console)
+        return
     for name in asked.models.split(","):
         found[name] = of_model(problem(name, torch.device(asked.device)))
         tell(asked.lines, {"models": {name: {k: asdict(v) for k, v in found[name].items()}}})
     if asked.json:
         print(json.dumps({name: {k: asdict(v) for k, v in each.items()} for name, each in found.items()}))
         return
-    console = Console()
     report(found, console)
     for contender in (
         [name for name in found[next(iter(found))] if name.startswith(("ours", "and"))] if asked.parts else ()

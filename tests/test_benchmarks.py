@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from benchmarks import gpu, launches
 from benchmarks.lines import joined
+from benchmarks.measure import Mark, Step, tensor_peak
 from tests.house import ROOT
 
 GPU_PARTS = "launches,gradients,bfloat16,simulation"  # the tests have a lane of their own
@@ -32,6 +34,7 @@ ARGUMENTS = {
     "gradients --where": ["--models", "lr-32", "--rounds", "1"],
     "gpu": ["--device", "cpu", "--only", GPU_PARTS, "--models", "lr-64", "--settings", "lr", "--out", "OUT"],
     "launches": ["--models", "lr-64", "--parts"],
+    "launches --memory": ["--models", "lr-64"],
     "families": ["--library", "transformers", "--only", "bert", "--batch", "4", "--rounds", "1"],
     "processors": ["--kinds", "native,avx2-not-strict", "--models", "lr-64", "--rounds", "1"],
     "messages": ["--settings", "lr"],
@@ -148,6 +151,21 @@ def test_findings_are_joined_by_name_and_calls_of_one_step_counted() -> None:
     calls = [(name, float(place), place + 0.5) for place, name in enumerate(names)]
     step = ("benchmarks.launches.step", 1.0, 8.0)
     assert launches.of_calls([*calls, step]) == launches.Seen(kernels=2, graphs=1, waits=3)
+
+
+def test_a_step_s_peak_counts_what_is_kept_from_before_and_what_a_kernel_takes_for_itself() -> None:
+    def build() -> Step:
+        kept = torch.zeros(2**18)
+
+        def step(_: Mark) -> None:
+            del [torch.zeros(2**19)][0]  # given back before the worst moment
+            rows = torch.ones(2**8, 2**10)
+            norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)  # of a copy in float64
+            assert len(norms) < len(kept)
+
+        return step
+
+    assert tensor_peak(build) == 4 * 2**18 + (4 + 8) * 2**18 + 8 * 2**8
 
 
 @pytest.mark.soak
