@@ -17,19 +17,19 @@ from fedprivacy.values.wording import budget_text, is_share
 HEADROOM = 0.1
 """Free space beyond the largest value, as a share of the axis."""
 
-PERCENT = "round(100 * datum.value) + '\u00a0%'"
+_PERCENT = "round(100 * datum.value) + '\u00a0%'"
 """A label in percent, in Vega's expression language."""
 
 LABEL_GAP = 15.0
 """Distance from one label to the next, in px."""
 
-MOST_LABELS = int(HEIGHT / LABEL_GAP)
+_MOST_LABELS = int(HEIGHT / LABEL_GAP)
 """Maximum number of labels beside a plot; there is no room for more."""
 
 LEADER, BESIDE_LABEL = (7, 20), 24
 """Beginning and end of the line that leads to a label, and beginning of the label, in px right of the plot."""
 
-UNDER_AXIS = 58
+_UNDER_AXIS = 58
 """Distance of the first label from the plot, in px, where labels stand below its horizontal axis."""
 
 LABEL_ROOM, AXIS_ROOM = 200, 60
@@ -60,7 +60,7 @@ class Scale:
     def y(self, field: str) -> alt.Y:
         """Return the vertical channel of a field; its axis has no title, because the figure's title names it."""
         scaled = alt.Y(f"{field}:Q").title(None).scale(domain=[self.low, self.high], nice=False)
-        return scaled.axis(alt.Axis(tickCount=5, labelExpr=PERCENT) if self.percent else alt.Axis(tickCount=5))
+        return scaled.axis(alt.Axis(tickCount=5, labelExpr=_PERCENT) if self.percent else alt.Axis(tickCount=5))
 
     def length(self, px: float) -> float:
         """Convert px of a plot's height to the unit of the scale."""
@@ -143,10 +143,10 @@ def place_labels(labels: Sequence[Label], frame: PlotFrame) -> Rows:
     """
     finite = [label for label in labels if math.isfinite(label.value)]
     first = sorted(range(len(finite)), key=lambda place: not finite[place].emphasised)
-    kept = [finite[place] for place in sorted(first[:MOST_LABELS])]
+    kept = [finite[place] for place in sorted(first[:_MOST_LABELS])]
     gap = frame.scale.length(LABEL_GAP)
     if frame.below:
-        top = frame.scale.low - frame.scale.length(UNDER_AXIS)
+        top = frame.scale.low - frame.scale.length(_UNDER_AXIS)
         listed = enumerate(sorted(kept, key=lambda label: -label.value))
         return [asdict(label) | {"place": top - gap * line} for line, label in listed]
     low, high = frame.scale.low + gap / 2, frame.scale.high - gap / 2

@@ -51,7 +51,7 @@ from fedprivacy.values.series import CostMap, Curve, RunFacts, RunSeries
 from fedprivacy.values.spent import ClientState
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
-MOST_DOTS = 100
+_MOST_DOTS = 100
 """Maximum number of rounds with dots in a trade-off; more are a line without dots."""
 
 LOSS_TITLE = "largest ε of a client"
@@ -339,7 +339,7 @@ def _dots(rows: Rows) -> alt.Chart:
     """Draw one dot a round while there is room, and always the last."""
     shown = [
         row | {"loss": epsilon_text(row["epsilon"]), "reached": metric_text(row["metric"], row["value"])}
-        for row in (rows if len(rows) <= MOST_DOTS else rows[-1:])
+        for row in (rows if len(rows) <= _MOST_DOTS else rows[-1:])
     ]
     named = {"round:Q": "round", "loss:N": LOSS_TITLE, "reached:N": "then reached"}
     dots: alt.Chart = chart_of(shown).mark_point(color=SPENDING, size=30)

@@ -44,7 +44,7 @@ DARK = {
 }
 """Replacement of every colour of the figures on a dark page."""
 
-FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+_FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 """Fonts; vl-convert contains the first and measures texts with it, and all but the last have the same width."""
 
 _VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
@@ -123,7 +123,7 @@ def with_style(chart: Figure) -> Figure:
     labels = {"labelColor": MUTED, "labelFontSize": 12}
     words: dict[str, Any] = labels | {"titleColor": MUTED, "titleFontSize": 12, "titleFontWeight": "normal"}
     styled: Figure = chart.configure(
-        font=FONT,
+        font=_FONT,
         background=PAPER,
         padding=16,
         view=alt.ViewConfig(stroke=None),

@@ -17,7 +17,7 @@ from fedprivacy.questions.question import Question
 from fedprivacy.values.unit import MOST_ROWS
 from fedprivacy.values.wording import plural
 
-MOST_BINS = 4096
+_MOST_BINS = 4096
 OTHER = "other"
 """Name of the bin of records whose cell is not empty and none of the levels."""
 
@@ -205,7 +205,7 @@ class Histogram(Bins):
         super().__post_init__()
         check_name("column", self.column)
         low, high = as_bounds(self.column, self.low, self.high)
-        settle(self, low=low, high=high, intervals=as_whole("intervals", self.intervals, 1, MOST_BINS))
+        settle(self, low=low, high=high, intervals=as_whole("intervals", self.intervals, 1, _MOST_BINS))
 
     @property
     def reads(self) -> tuple[str, ...]:

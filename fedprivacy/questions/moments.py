@@ -31,7 +31,7 @@ _NAMED = 4
 LEAST_COUNT = 0.085
 """Minimum share of a sum's squared sensitivity that its count has: it adds at most 4.5 % to the sum's error."""
 
-LEAST_SUM = 1e-4
+_LEAST_SUM = 1e-4
 """Minimum share of a sum, before all shares are scaled to sum to 1, so that its steps stay fine."""
 
 
@@ -192,7 +192,7 @@ class Sum(Mean):
     def weights(self) -> tuple[int, ...]:
         """Weights that minimise A^2 + sum B_i^2 times sum (u_i^2 / A^2 + v_i^2 / B_i^2): A^2 : B_i^2 = |u| : v_i."""
         largest = [max(abs(each.low), abs(each.high)) for each in self.of]
-        sums = [max(each.half / most, LEAST_SUM) for each, most in zip(self.of, largest, strict=True)]
+        sums = [max(each.half / most, _LEAST_SUM) for each, most in zip(self.of, largest, strict=True)]
         count = math.hypot(*(each.middle / most for each, most in zip(self.of, largest, strict=True)))
         count = max(count, LEAST_COUNT / (1.0 - LEAST_COUNT) * sum(sums))
         unit = max(count, *sums)
