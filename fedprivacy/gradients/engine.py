@@ -177,7 +177,8 @@ class GradientEngine:
     @property
     def method(self) -> str:
         """Name of the method by which gradients are computed; the self-check has admitted it."""
-        return self._admitted.method.name
+        name = self._admitted.method.name
+        return name if self._recorded is None else f"{name} as a CUDA graph"
 
     @property
     def sizes(self) -> tuple[int, ...]:

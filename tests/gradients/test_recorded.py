@@ -83,6 +83,7 @@ def test_a_recording_repeats_every_bit(model, clipping, rows, repeats):
             assert found.same_as(expected) and found.records == expected.records < max(records, 1)
             for engine in (eager, repeating):
                 moved(engine, 0.3)
+        assert repeating.method == f"{eager.method} as a CUDA graph"
 
 
 def test_a_recording_reads_no_memory_that_the_model_has_left():
