@@ -73,7 +73,7 @@ class SparseCanaries(_ReadableTask):
 
     def model(self) -> nn.Module:
         """One table for each layer, a row for each coordinate."""
-        return _Layers(nn.Embedding(size, 1) for size in self.sizes)
+        return Layers(nn.Embedding(size, 1) for size in self.sizes)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The named parameters times the values: its gradient is the values, in their places."""
@@ -87,14 +87,14 @@ class DenseCanaries(_ReadableTask):
 
     def model(self) -> nn.Module:
         """One linear map to a number for each layer."""
-        return _Layers(nn.Linear(size, 1, bias=False) for size in self.sizes)
+        return Layers(nn.Linear(size, 1, bias=False) for size in self.sizes)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The parameters times the record: its gradient is the record."""
         return outputs.sum(1)
 
 
-class _Layers(nn.Module):
+class Layers(nn.Module):
     """Layers side by side, each of which reads its own part of a record: one column, or as many as it has weights."""
 
     def __init__(self, layers: Iterable[nn.Embedding | nn.Linear]) -> None:

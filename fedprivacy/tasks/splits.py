@@ -50,8 +50,8 @@ class Split(Protocol):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Columns whose cells the rule looks at."""
-        ...
+        """Columns whose cells the rule looks at; none, unless it names some."""
+        return ()
 
     def rows(self, table: Splittable, num_partitions: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of each part.
@@ -68,7 +68,7 @@ class Split(Protocol):
 
 
 @dataclass(frozen=True)
-class ByColumn:
+class ByColumn(Split):
     """Split with a client for each given value of a column, such as hospitals; other rows belong to nobody.
 
     A person with rows at two hospitals is at two clients. Each then protects its own rows of that person, as in a
@@ -114,7 +114,7 @@ class ByColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Evenly:
+class Evenly(Split):
     """Split into parts of equal size, drawn at random (IID). A person's rows stay together.
 
     >>> import fedprivacy as fp
@@ -123,11 +123,6 @@ class Evenly:
     """
 
     seed: int = 0
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """No column."""
-        return ()
 
     def rows(self, table: Splittable, num_partitions: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of each part."""
@@ -140,7 +135,7 @@ class Evenly:
 
 
 @dataclass(frozen=True, slots=True)
-class ByDirichlet:
+class ByDirichlet(Split):
     """Split into parts with different mixes of classes; see `fedprivacy.tasks.bundled.DirichletSplit`.
 
     A person's rows stay together; the person's class is that of the first of them. With a small alpha and many clients
@@ -154,11 +149,6 @@ class ByDirichlet:
     alpha: float
     seed: int = 0
     smallest_shard: int = 1
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """No column."""
-        return ()
 
     def rows(self, table: Splittable, num_partitions: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of each part.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -139,11 +140,7 @@ def _as_if(audited: AuditedApp, one: Shown) -> Iterator[str]:
 
 def _as_if_steps(audited: AuditedApp, one: Shown) -> int:
     """Return the number of steps that cost what is shown."""
-    least, most = 0, one.steps
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if cost(audited, middle) <= one.epsilon else (least, middle)
-    return least
+    return bisect_right(range(1, one.steps), one.epsilon, key=lambda steps: cost(audited, steps))
 
 
 def _as_if_rate(audited: AuditedApp, one: Shown) -> float:

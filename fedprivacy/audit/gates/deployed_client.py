@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -39,9 +39,8 @@ from fedprivacy.audit.subject import Effort, ObservedNoise
 from fedprivacy.flower.client.node import EVERYTHING, Answerable
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.messages import (
-    ENROLMENT,
+    ASK,
     RECEIPT,
-    REFUSAL,
     Enrolment,
     EnrolmentRequest,
     Grant,
@@ -86,6 +85,8 @@ NOBODY_S = "a column that no list names"
 
 UNITS = ("record", "patient", "patient (at most 2 rows)")
 """Units of privacy, of which a task has one at most."""
+
+Said = TypeVar("Said", Refusal, Enrolment)
 
 Forbidden = tuple[str, QuestionGrant, RefusalCode]
 """A forbidden grant: its description in words, the grant as it is sent, and the code of the refusal."""
@@ -172,10 +173,14 @@ def check_duties(audited: Audited, host: Host) -> Judged:
 
 def refusal_code(reply: Message) -> RefusalCode | None:
     """The code of a reply that is a refusal and nothing besides; None: it says something else."""
-    if reply.has_error() or list(reply.content) != [REFUSAL]:
-        return None
+    refusal = _alone(reply, Refusal)
+    return None if refusal is None else refusal.code
+
+
+def _alone(reply: Message, kind: type[Said]) -> Said | None:
+    """The record of a kind that a reply holds and nothing besides; None: it holds something else, or more."""
     with suppress(ValueError):
-        return Refusal.from_record(reply.content.config_records[REFUSAL]).code
+        return kind.of(reply) if not reply.has_error() and list(reply.content) == [kind.name] else None
     return None
 
 
@@ -300,7 +305,7 @@ def _check_refusal(
 ) -> None:
     with asked.reading() as watched:
         if isinstance(grant, QuestionGrant):
-            reply = client.ask_questions(grant)
+            reply = client.send(ASK, RecordDict({grant.name: grant.to_record()}))
         else:
             reply = client.asked_as_is(grant, asked.parameters)
     code = refusal_code(reply)
@@ -352,23 +357,14 @@ def _enrols(asked: _Asked) -> None:
     for about, request in wrong.items():
         code = refusal_code(client.enrol(request))
         asked.must(code is RefusalCode.ENROLMENT_INVALID, f"The client says who it is to whom it should not ({about}).")
-    asked.must(_enrolment(client, right) == _public(asked, ""), "At enrolment the client says more than is public.")
+    said = _alone(client.enrol(right), Enrolment)
+    asked.must(said == _public(asked, ""), "At enrolment the client says more than is public.")
     client.ask(asked.grant, asked.parameters)
     claims = claims_text({(asked.grant.run_id, asked.grant.event): 1}) if client.charges() else ""
     asked.must(
-        _enrolment(client, right) == _public(asked, claims),
+        _alone(client.enrol(right), Enrolment) == _public(asked, claims),
         "At enrolment the client says something else than what is public and what its book holds.",
     )
-
-
-def _enrolment(client: DeployedClient, request: EnrolmentRequest) -> Enrolment | None:
-    """Return what a client says at enrolment; None: its reply holds something else, or more."""
-    reply = client.enrol(request)
-    if reply.has_error() or list(reply.content) != [ENROLMENT]:
-        return None
-    with suppress(ValueError):
-        return Enrolment.of(reply)
-    return None
 
 
 def _public(asked: _Asked, claims: str) -> Enrolment:

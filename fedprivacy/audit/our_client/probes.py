@@ -21,6 +21,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from fedprivacy.audit.canaries import Layers
 from fedprivacy.audit.our_client.audited_client import Audited, Parameters, without_records
 from fedprivacy.audit.subject import Effort
 from fedprivacy.gradients import trainable_parameters
@@ -81,26 +82,15 @@ class Known(Task):
 
     def model(self) -> nn.Module:
         """One linear layer for each part of a record."""
-        return _Sides(self.sizes)
+        return Layers(nn.Linear(size, 1, bias=False) for size in self.sizes)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The output itself."""
-        return outputs[:, 0]
+        return outputs.sum(1)
 
     def shard(self, source: ShardSource) -> Shard:
         """None of its own."""
         return shard_of(torch.zeros(0, sum(self.sizes)))
-
-
-class _Sides(nn.Module):
-    def __init__(self, sizes: Sequence[int]) -> None:
-        super().__init__()
-        self.sides = nn.ModuleList(nn.Linear(size, 1, bias=False) for size in sizes)
-        self._sizes = list(sizes)
-
-    def forward(self, records: Tensor) -> Tensor:
-        outputs = [side(part) for side, part in zip(self.sides, records.split(self._sizes, 1), strict=True)]
-        return torch.stack(outputs).sum(0)
 
 
 def known_of(audited: Audited) -> Known:
@@ -117,7 +107,7 @@ def shard_of(records: Tensor, targets: Tensor | None = None) -> Shard:
 
 def zeros_for(task: Known) -> Parameters:
     """The parameters that a known task is asked with: none matters."""
-    return {f"sides.{i}.weight": torch.zeros(1, size).numpy() for i, size in enumerate(task.sizes)}
+    return {f"layers.{i}.weight": torch.zeros(1, size).numpy() for i, size in enumerate(task.sizes)}
 
 
 def dense(sizes: Sequence[int], generator: torch.Generator) -> Tensor:
@@ -160,9 +150,9 @@ def pairs_of(audited: Audited, records: int) -> list[Pair]:
     order = torch.randperm(len(shard), generator=generator)
     pairs = [_pair("a record of the shard", _last(shard, int(row)), audited) for row in order[:records]]
     last = _last(shard, int(order[0]))
-    for about, inputs in _extreme_inputs(last.inputs[-1]):
+    for about, value in _EXTREMES.items() if last.inputs.is_floating_point() else ():  # a model may refuse others
         changed = last.inputs.clone()
-        changed[-1] = inputs
+        changed[-1] = value
         pairs.append(_pair(about, last.of_records(changed, last.targets), audited))
     targets = last.targets.clone()
     targets[-1] = -7 if not targets.is_floating_point() else torch.nan  # of no class
@@ -208,13 +198,6 @@ def without_last(shard: Shard, *, size_public: bool) -> Shard:
     if not size_public:
         return shard.of_records(shard.inputs[:-1], shard.targets[:-1])
     return shard.of_records(shard.inputs, shard.targets, null=torch.arange(len(shard.inputs)) == len(shard.inputs) - 1)
-
-
-def _extreme_inputs(record: Tensor) -> list[tuple[str, Tensor]]:
-    """Inputs in place of a record's own; of whole numbers, which a model may not accept, none."""
-    if not record.is_floating_point():
-        return []
-    return [(about, torch.full_like(record, value)) for about, value in _EXTREMES.items()]
 
 
 def hostile_parameters(audited: Audited) -> Iterator[tuple[str, Parameters]]:

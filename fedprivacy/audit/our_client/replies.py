@@ -79,7 +79,7 @@ class Raising(Known):
         """The output; raises for a target of -1, with the record in the error, and is NaN for one that is NaN."""
         if bool((targets == _RAISES).any()):
             raise ValueError(f"Cannot use {outputs.tolist()}.")
-        return outputs[:, 0] + 0.0 * targets
+        return outputs.sum(1) + 0.0 * targets
 
 
 def neighbours(audited: Audited, alarms: Alarms) -> Iterator[Neighbours]:

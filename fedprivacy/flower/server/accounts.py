@@ -6,7 +6,6 @@ import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -29,7 +28,7 @@ from fedprivacy.mechanisms.gaussian_sum import SampledGaussianSum
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plans.advice import budget_advice
 from fedprivacy.runs.plans.plan import RunPlan
-from fedprivacy.runs.prospect import ClientGroup, client_groups
+from fedprivacy.runs.prospect import client_groups
 from fedprivacy.runs.records.witnesses import WITNESS, check_witnesses
 from fedprivacy.runs.settings.configuration import RUNS, ConfigError, RunConfig
 from fedprivacy.tasks.identity import dataset_id
@@ -75,20 +74,14 @@ def check_worth_asking(plan: RunPlan, clients: Collection[EnrolledClient]) -> No
         groups = client_groups(plan, {client.client_id: client.shard_size for client in clients})
     except ValueError as problem:  # no noise is enough for the question
         raise BudgetSpentError(f"{problem} Nobody was asked, nothing was charged.") from problem
-    if any(group.question for group in groups) and not any(map(partial(_can_train, plan), groups)):
+    can_train = (plan.allows_a_step(group.event, group.past, group.allowance) for group in groups)
+    if any(group.question for group in groups) and not any(can_train):
         noises = [group.event.noise_multiplier for group in groups]
         raise BudgetSpentError(
             f"No client could take a step with noise multiplier {noise_text(min(noises), max(noises))} once the task's "
             "own question was answered. Nobody was asked, nothing was charged. Raise epsilon or noise-multiplier, "
             "lower question-spend, or train on records that have budget left."
         )
-
-
-def _can_train(plan: RunPlan, group: ClientGroup) -> bool:
-    try:
-        return plan.limit(group.past, group.allowance).quota(group.past, group.event) > 0
-    except ValueError:  # the filter takes no other mechanism
-        return False
 
 
 class Books(Protocol):

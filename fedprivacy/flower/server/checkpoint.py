@@ -383,3 +383,11 @@ def as_arrays(parameters: Mapping[str, Tensor]) -> ArrayRecord:
 def flat(arrays: Mapping[str, Array], names: tuple[str, ...]) -> Tensor:
     """A model's named parameters as one vector of float64, shape [d]."""
     return torch.from_numpy(np.concatenate([arrays[name].numpy().ravel().astype(np.float64) for name in names]))
+
+
+def shaped_as(model: Mapping[str, Array], vector: NDArray[np.float64], names: Sequence[str]) -> ArrayRecord:
+    """A vector of the named parameters, in the shapes and types of the model's, which may stand in any order."""
+    own = {name: model[name].numpy() for name in names}
+    parts = np.split(vector, np.cumsum([values.size for values in own.values()])[:-1])
+    shaped = {n: Array(part.reshape(own[n].shape).astype(own[n].dtype)) for n, part in zip(own, parts, strict=True)}
+    return ArrayRecord({name: shaped[name] for name in model})

@@ -24,7 +24,7 @@ from torch import Tensor
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
-from fedprivacy.flower.server.checkpoint import ServerControl, flat
+from fedprivacy.flower.server.checkpoint import ServerControl, flat, shaped_as
 from fedprivacy.flower.server.nodes import Eligible
 from fedprivacy.flower.server.one_round import OpenRound, RoundOutcome
 from fedprivacy.flower.server.wrapped import WrappedStrategy
@@ -244,7 +244,6 @@ class UserLevelReleases:
             RunFolderError: the charge cannot be written; nothing is released.
         """
         self._book.charge(attempt)
-        arrays = {name: array.numpy() for name, array in model.items()}
         start = flat(model, tuple(model)).numpy()
         received = (reply.content.array_records[ARRAYS] for reply in updates.values())
         differences = (flat(update, tuple(model)).numpy() - start for update in received)  # one client at a time
@@ -252,13 +251,7 @@ class UserLevelReleases:
             differences, start.size, self.clipping_norm, self._keystream, _position(attempt)
         )
         self.clipping_norm = released.clipping_norm
-        moved = np.split(start + released.mean, np.cumsum([values.size for values in arrays.values()])[:-1])
-        return ArrayRecord(
-            {
-                name: Array(part.reshape(old.shape).astype(old.dtype))
-                for (name, old), part in zip(arrays.items(), moved, strict=True)
-            }
-        )
+        return shaped_as(model, start + released.mean, tuple(model))
 
     def spent(self) -> UserLevelSpent:
         """The current standing of the account."""

@@ -9,19 +9,18 @@ of the updates.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import Books
-from fedprivacy.flower.server.checkpoint import ServerControl, flat
+from fedprivacy.flower.server.checkpoint import ServerControl, flat, shaped_as
 from fedprivacy.flower.server.nodes import ClientRegistry, Correspondence, Replies, with_content
 from fedprivacy.flower.server.one_round import (
     Instruction,
@@ -199,20 +198,10 @@ class Together:
         update, opened = outcome.updates, outcome.opened
         assert opened.template is not None
         mean, _ = self.mean(outcome)
-        average, weight = (
-            shape_as_model(mean.numpy(), update.names, opened.arrays),
-            MetricRecord({weighted_by: update.weight}),
-        )
+        average = shaped_as(opened.arrays, mean.numpy(), update.names)
+        weight = MetricRecord({weighted_by: update.weight})
         return [Message(RecordDict({ARRAYS: average, "metrics": weight}), reply_to=opened.template)]
 
     def mean(self, outcome: RoundOutcome) -> tuple[Tensor, Mapping[str, float]]:
         """The weighted average of the updates, flat, and their weights by client_id."""
         return outcome.updates.mean().cpu(), outcome.updates.weights
-
-
-def shape_as_model(flat: np.ndarray, names: Sequence[str], model: Mapping[str, Array]) -> ArrayRecord:
-    """A flat vector of the named parameters, in the shapes and types of the model's, which may stand in any order."""
-    own = {name: model[name].numpy() for name in names}
-    parts = np.split(flat, np.cumsum([values.size for values in own.values()])[:-1])
-    shaped = {n: Array(part.reshape(own[n].shape).astype(own[n].dtype)) for n, part in zip(own, parts, strict=True)}
-    return ArrayRecord({name: shaped[name] for name in model})

@@ -228,6 +228,13 @@ class RunPlan:
         """The limit of the run on a dataset with this past and allowance; None: the allowance that the run asks for."""
         return self.demand.limit(Standing(past, allowance or self.allowance(client_id)), client_id)
 
+    def allows_a_step(self, event: Event, past: History, allowance: Allowance) -> bool:
+        """Whether a dataset with this past and allowance can take one step more."""
+        try:
+            return self.limit(past, allowance).quota(past, event) > 0
+        except ValueError:  # the filter takes no other mechanism, or can prove nothing with so small a budget
+            return False
+
     def event(self, disclosed: int = 0, client_id: str = "") -> PoissonSampledGaussian:
         """The event of a client's local step, from the number of records it disclosed. Raises what `events` does."""
         return self.events({client_id: disclosed})[client_id]
@@ -536,7 +543,7 @@ def _check_one_step(plan: TrainingPlan) -> None:
             continue
         event, allowance = plan.event(client_id=client_id), plan.allowance(client_id)
         if (event, allowance) not in fits:
-            fits[event, allowance] = _allows_a_step(plan, event, allowance)
+            fits[event, allowance] = plan.allows_a_step(event, {}, allowance)
         if not fits[event, allowance]:
             problems.append(
                 f"{plan.client_terms.place(client_id)}: epsilon {allowance.budget.epsilon:g} at delta "
@@ -546,10 +553,3 @@ def _check_one_step(plan: TrainingPlan) -> None:
             )
     if problems:
         raise ConfigError(problems)
-
-
-def _allows_a_step(plan: TrainingPlan, event: PoissonSampledGaussian, allowance: Allowance) -> bool:
-    try:
-        return plan.limit({}, allowance).quota({}, event) > 0
-    except ValueError:  # the budget is too small for its filter to prove anything
-        return False
