@@ -61,9 +61,10 @@ fixed numbers here.
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 from numpy.polynomial.legendre import leggauss
@@ -84,6 +85,7 @@ SHARE = 0.03
 
 _LARGEST_EPSILON = 100.0  # epsilon, in nats; beyond, nothing is asked
 _LARGEST_MU = 40.0
+_HALVINGS = 40  # of the interval in which a bound is sought
 
 Least = Callable[[float], float]
 """The least probability, on a neighbouring shard, of an event with a given probability: a trade-off function."""
@@ -103,23 +105,22 @@ def check_guesses(correct: int, guesses: int, canaries: int) -> None:
         raise ValueError(f"{correct} of {guesses} guesses about {canaries} canaries cannot be right.")
 
 
-def last_rejected(rejected: Callable[[float], bool], low: float, high: float, halvings: int = 40) -> float:
-    """A parameter at which a claim is rejected, next to one at which it is not; `low` where nothing is rejected.
+def last_rejected(rejected: Callable[[float], bool], high: float) -> float:
+    """A parameter at which a claim is rejected, next to one at which it is not; 0 where nothing is rejected.
 
-    Claims weaken from `low` to `high`: a mechanism that keeps one keeps all after it. So every rejected parameter is a
+    Claims weaken from 0 to `high`: a mechanism that keeps one keeps all after it. So every rejected parameter is a
     lower bound on the true one, even if rejections are not in order: a smallest p-value over all weaker claims is one.
 
     Args:
         rejected: whether the claim with this parameter is.
-        low: the strongest claim.
         high: the weakest claim.
-        halvings: of the interval between them.
     """
+    low = 0.0
     if not rejected(low):
         return low
     if rejected(high):
         return high
-    for _ in range(halvings):
+    for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if rejected(middle) else (low, middle)
     return low
@@ -238,7 +239,7 @@ def one_run_epsilon(correct: int, guesses: int, canaries: int, delta: float, con
     """
     check_confidence(confidence)
     return last_rejected(
-        lambda e: one_run_p_value(correct, guesses, canaries, e, delta) <= 1.0 - confidence, 0.0, _LARGEST_EPSILON
+        lambda e: one_run_p_value(correct, guesses, canaries, e, delta) <= 1.0 - confidence, _LARGEST_EPSILON
     )
 
 
@@ -296,7 +297,7 @@ def least_mu(correct: int, guesses: int, canaries: int, confidence: float) -> fl
     check_confidence(confidence)
     risk = 1.0 - confidence
     return last_rejected(
-        lambda mu: refutes_claim(correct, guesses, canaries, gaussian_trade_off(mu), risk), 0.0, _LARGEST_MU
+        lambda mu: refutes_claim(correct, guesses, canaries, gaussian_trade_off(mu), risk), _LARGEST_MU
     )
 
 
@@ -364,14 +365,7 @@ class Readings:
         )
 
     def __add__(self, other: Readings) -> Readings:
-        return Readings(
-            self.number + other.number,
-            self.canaries + other.canaries,
-            self.canaries_squared + other.canaries_squared,
-            self.values + other.values,
-            self.values_squared + other.values_squared,
-            self.products + other.products,
-        )
+        return Readings(*map(operator.add, astuple(self), astuple(other)))
 
     @property
     def spread(self) -> float:

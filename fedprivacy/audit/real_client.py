@@ -24,7 +24,7 @@ from torch import nn
 from fedprivacy.accounting import pld
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.local import IN_PROCESS
-from fedprivacy.flower.wire.messages import ASK, GRANT, QUESTION_GRANT, RECEIPT, Grant, QuestionGrant, Receipt
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.mechanisms.gaussian_sum import poisson_sample
 from fedprivacy.mechanisms.keystream import Keystream, Position
@@ -47,7 +47,7 @@ _SPLIT = 100_001
 """Number of parts that the first of the auditor's shards is one of; each further shard is one of one part more. A
 client's name stays the same up to a million parts, and so does its randomness, which is drawn under that name."""
 
-_USUAL = Grant(
+USUAL = Grant(
     run_id="audit",
     client_id=simulated_client_id(0, _SPLIT),
     round=1,
@@ -64,7 +64,7 @@ _USUAL = Grant(
     learning_rate=1.0,
     momentum=0.0,
     weight_decay=0.0,
-    algorithm=text_of(FedAvg()),
+    algorithm=text_of(FedAvg()),  # sends all that the steps release, of which others keep a part back
     augmentation_multiplicity=0,
     local_evaluation=False,
     earlier_runs=0,
@@ -135,10 +135,6 @@ class RealClient:
         """The client's reply."""
         return self._app(Message(content, _NODE, message_type), self._context)
 
-    def ask_questions(self, grant: QuestionGrant) -> Message:
-        """The reply to a grant for questions."""
-        return self.send(ASK, RecordDict({QUESTION_GRANT: grant.to_record()}))
-
     def ask(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
         """The reply to a grant and a global model."""
         arrays = ArrayRecord({name: Array(values) for name, values in parameters.items()})
@@ -192,7 +188,7 @@ class AskedClient(RealClient):
 
     def usual_grant(self) -> Grant:
         """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
-        return self.for_own_unit(replace(_USUAL, relation=relation_of(self.task)))
+        return self.for_own_unit(replace(USUAL, relation=relation_of(self.task)))
 
     def for_own_unit(self, grant: Grant) -> Grant:
         """The same grant for the unit of this client's task: a task of the auditor's own protects rows."""

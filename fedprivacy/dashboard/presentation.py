@@ -337,29 +337,29 @@ def audit(result: AuditResult) -> Audit:
 
 def _summary(run: RunStanding) -> dict[str, Any]:
     facts, last = run.facts, run.last
-    return plain(facts) | {
-        "task": facts.task,
-        "strategy": facts.strategy,
-        "metric": shown_metric(facts.metric, last.metrics if last else ()),
-        "metrics": sorted(last.metrics) if last else [],
-        "status": run.status,
-        "silent": run.running and time.time() - run.updated > SILENCE,
-        "phase": _phase(run),
-        "started": _instant(run.started),
-        "updated": _instant(run.updated),
-        "rounds": run.finished,
-        "rounds_planned": facts.rounds,
-        "clients": last.clients if last else 0,
-        "local_steps": facts.local_steps,
-        "privacy": facts.private,
-        "noise_multiplier": facts.noise_multiplier if facts.private else None,
-        "largest_noise_multiplier": facts.largest_noise_multiplier if facts.private else None,
-        "asks": facts.asks,
-        "seeded": facts.settings.get("seed") is not None,
-        "delta": facts.delta,
-        "delta_text": delta_text(facts.delta),
-        "last": finished_round(facts, last) if last else None,
-    }
+    derived = {name: getattr(facts, name) for name in ("task", "strategy", "local_steps", "asks", "delta")}
+    return (
+        plain(facts)
+        | derived
+        | {
+            "metric": shown_metric(facts.metric, last.metrics if last else ()),
+            "metrics": sorted(last.metrics) if last else [],
+            "status": run.status,
+            "silent": run.running and time.time() - run.updated > SILENCE,
+            "phase": _phase(run),
+            "started": _instant(run.started),
+            "updated": _instant(run.updated),
+            "rounds": run.finished,
+            "rounds_planned": facts.rounds,
+            "clients": last.clients if last else 0,
+            "privacy": facts.private,
+            "noise_multiplier": facts.noise_multiplier if facts.private else None,
+            "largest_noise_multiplier": facts.largest_noise_multiplier if facts.private else None,
+            "seeded": facts.settings.get("seed") is not None,
+            "delta_text": delta_text(facts.delta),
+            "last": finished_round(facts, last) if last else None,
+        }
+    )
 
 
 def _metrics(run: StoredRun) -> list[str]:

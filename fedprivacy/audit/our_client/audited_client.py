@@ -13,16 +13,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.real_client import AskedClient, RealClient, SentUpdate, gain, new_parameters
+from fedprivacy.audit.real_client import USUAL, AskedClient, RealClient, SentUpdate, gain, new_parameters
 from fedprivacy.audit.subject import Effort
-from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.flower.wire.messages import Grant, spending
 from fedprivacy.mechanisms.gaussian_sum import ROUNDING_ALLOWANCE
 from fedprivacy.runs.plans.plan import TrainingPlan
 from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.opened import OpenedTask
 from fedprivacy.training.adaptive import QuantileClipping
-from fedprivacy.training.algorithms import FedAvg, text_of
 
 Parameters = Mapping[str, NDArray[Any]]
 """A global model, as a server sends it."""
@@ -89,29 +88,18 @@ class Audited:
         client_id = simulated_client_id(0, config.clients)
         event, allowance = plan.event(len(shard), client_id), plan.allowance(client_id)
         steps = min(plan.limit({}, allowance).quota({}, event), plan.total_steps)
-        grant = Grant(
-            run_id="audit",
-            client_id=client_id,
-            round=1,
-            attempt=1,
-            steps=max(min(schedule.steps_in(schedule.local_evaluation), steps), 1),
-            sampling_rate=event.sampling_rate,
-            noise_multiplier=event.noise_multiplier,
-            relation=plan.relation,
-            unit=str(plan.unit),
-            clipping_norm=config.clipping_norm,
+        asked, unit = max(min(schedule.steps_in(schedule.local_evaluation), steps), 1), str(plan.unit)
+        grant = replace(
+            USUAL,
+            **spending(USUAL.charged_as, client_id, asked, event, unit=unit, clipping_norm=config.clipping_norm),
             clipping=config.clipping,
             expected_batch_size=event.sampling_rate * plan.shard_size(len(shard)),
             optimizer=config.optimizer,
             learning_rate=config.learning_rate,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
-            algorithm=text_of(FedAvg()),  # sends all that the steps release, of which others keep a part back
             augmentation_multiplicity=config.augmentation_multiplicity,
             local_evaluation=schedule.local_evaluation > 0 and steps > schedule.local_steps,
-            earlier_runs=0,
-            charged="",
-            server_key="",
         )
         rounds = schedule.rounds_within(steps)
         evaluations = schedule.steps_until(rounds) - rounds * schedule.local_steps
