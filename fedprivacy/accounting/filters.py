@@ -344,9 +344,9 @@ class FixedThenAdaptiveFilter(Filter):
         """
         executed = executed_events(past)
         if is_unsampled_gaussian(event) and _only_gaussians(executed):
-            return self._gaussian_filter.quota(executed, event)
+            return GaussianFilter(self._tight).quota(executed, event)
         if executed.keys() <= {event}:
-            return self._single_event_filter.quota(executed, event)
+            return FixedMechanismFilter(self._tight).quota(executed, event)
         return self._adaptive_filter.quota(executed, event)
 
     def noise_search(
@@ -358,17 +358,14 @@ class FixedThenAdaptiveFilter(Filter):
             MechanismChanged: see `quota`.
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
         """
-        executed = executed_events(past)
+        executed, of_one_event = executed_events(past), FixedMechanismFilter(self._tight)
         if sampling_rate == 1.0 and _only_gaussians(executed):
-            return (yield from self._gaussian_filter.noise_search(sampling_rate, steps, relation, executed, least))
+            exact = GaussianFilter(self._tight)
+            return (yield from exact.noise_search(sampling_rate, steps, relation, executed, least))
         if not executed:
-            return (yield from self._single_event_filter.noise_search(sampling_rate, steps, relation, executed, least))
+            return (yield from of_one_event.noise_search(sampling_rate, steps, relation, executed, least))
         repeated = _repeated_event(past, sampling_rate, relation)
-        if (
-            repeated is None
-            or repeated.noise_multiplier < least
-            or self._single_event_filter.quota(past, repeated) < steps
-        ):
+        if repeated is None or repeated.noise_multiplier < least or of_one_event.quota(past, repeated) < steps:
             return (yield from self._adaptive_filter.noise_search(sampling_rate, steps, relation, past, least))
         try:
             other = self._adaptive_filter.noise_multiplier(sampling_rate, steps, relation, past, least)
@@ -377,18 +374,8 @@ class FixedThenAdaptiveFilter(Filter):
         return min(repeated.noise_multiplier, other)
 
     @property
-    def _single_event_filter(self) -> FixedMechanismFilter:
-        """The filter for histories of one event."""
-        return FixedMechanismFilter(self._tight)
-
-    @property
-    def _gaussian_filter(self) -> GaussianFilter:
-        """The filter for histories of Gaussians without sampling."""
-        return GaussianFilter(self._tight)
-
-    @property
     def _tight(self) -> PrivacyBudget:
-        """The budget for both."""
+        """The budget for histories of one event, and for those of Gaussians without sampling."""
         return replace(self.budget, delta=(1.0 - SHARE_FOR_OTHERS) * self.budget.delta)
 
     @property

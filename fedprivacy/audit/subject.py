@@ -124,11 +124,6 @@ class Change:
         return self.moved <= (self.allowed if self.joined else 0.0) < math.inf
 
     @property
-    def may_be_told(self) -> bool:
-        """Return whether its size is public; a loss always is, since anybody who receives the update sees it."""
-        return self.lost or not self.confidential
-
-    @property
     def in_words(self) -> str:
         """The fault of a change that is too large, in a sentence."""
         if self.lost:

@@ -154,13 +154,10 @@ def _dataset_list(datasets: Sequence[DatasetSpent]) -> Group:
         spent = f"epsilon {epsilon_text(d.epsilon, d.budget)}, budget {_budget(d)}, at delta {delta_text(d.delta)}"
         counts = f"{count_text(d.steps, 'step')} in {count_text(d.charges, 'charge')}, {d.open} open"
         lines.append(Text(d.dataset_id, style="bold", overflow="fold"))
-        facts = spent, left_words(d), f"{counts}; expires {d.expires or 'never'}"
+        left = words_of_what_is_left(d.budget - d.epsilon, d.runs_left, d.last_steps, charged=d.charges > 0)
+        facts = spent, left, f"{counts}; expires {d.expires or 'never'}"
         lines += [Padding(Text(fact), (0, 0, 0, 2)) for fact in facts]
     return Group(*lines, Text(f"{_CAPTION}{_more(datasets)}", style="dim"))
-
-
-def left_words(d: DatasetSpent) -> str:
-    return words_of_what_is_left(d.budget - d.epsilon, d.runs_left, d.last_steps, charged=d.charges > 0)
 
 
 def _budget(d: DatasetSpent) -> str:

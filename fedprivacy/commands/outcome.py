@@ -213,14 +213,17 @@ def outcome_text(
         about_seed = "A baseline, without clipping and noise: to compare with, never to use on real people's records."
     elif config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
+    standardised = ""
+    if config.question_spend is not None:
+        most = epsilon_text(config.question_spend)
+        standardised = f"Inputs standardised by a private answer: at most epsilon {most}, once.\n"
     out, report = Path(config.out), Path(config.out) / REPORT
     store = () if out.parent == Path(RUNS) else ("--store", config.out)
     return (
         f"\n{result_text(history, config)}\n"
         f"{_user_level(history)}"
         f"{_on_own_records(history)}"
-        f"{_standardisation_text(config)}"
-        f"{about_seed}\n"
+        f"{standardised}{about_seed}\n"
         f"{_machine(out) if verbose else ''}"
         f"Report, with every client: {escape(str(report)) if report.exists() else 'none'}\n"
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
@@ -242,13 +245,6 @@ def _user_level(history: RunHistory) -> str:
         "" if history.facts.private else " Clients trained plainly: the server is trusted with all that they sent."
     )
     return f"Each client as a whole: {escape(spent.text)}; an account of its own, never added to the other.{trusted}\n"
-
-
-def _standardisation_text(config: RunConfig) -> str:
-    """The private question before the first round, and its cost."""
-    if config.question_spend is None:
-        return ""
-    return f"Inputs standardised by a private answer: at most epsilon {epsilon_text(config.question_spend)}, once.\n"
 
 
 def _on_own_records(history: RunHistory) -> str:

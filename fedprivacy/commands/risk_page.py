@@ -17,7 +17,6 @@ from rich.text import Text
 from fedprivacy._support.console import figure_columns
 from fedprivacy.accounting.histories import ROWS, person_history
 from fedprivacy.accounting.risk import PRIORS, RATES, Risk
-from fedprivacy.commands.calculator import trainings as asked
 from fedprivacy.commands.calculator.answers import facts_table, meaning, training_lines
 from fedprivacy.commands.calculator.trainings import AskingError, TrainingSteps
 from fedprivacy.ledger import Ledger, LedgerError
@@ -79,20 +78,6 @@ class StatedRisk:
     persons: Mapping[int, Risk] = field(default_factory=dict)
 
 
-def risk_of_budget(epsilon: float, delta: float) -> StatedRisk:
-    """The risk of any mechanism that keeps epsilon and delta. Raises ValueError: a number is out of range."""
-    return StatedRisk(risk=Risk.of_budget(epsilon, delta))
-
-
-def risk_of_trainings(trainings: Sequence[TrainingSteps], delta: float, person: Person) -> StatedRisk:
-    """The risk after trainings on the same records.
-
-    Raises:
-        ValueError: something is out of range, or the trainings cannot be composed.
-    """
-    return _after(asked.history_of(trainings), delta, person)
-
-
 def risk_of_run(folder: Path, person: Person) -> list[StatedRisk]:
     """The risk of a unit at the client of a run that has spent most; and of each client as a whole, if it is protected.
 
@@ -108,7 +93,7 @@ def risk_of_run(folder: Path, person: Person) -> list[StatedRisk]:
             unit = Unit.of(history.unit)
             _refuse_rows(person, unit)
             facts: dict[str, Any] = {"name": name, "unit": unit, "budget": worst.budget_epsilon}
-            subjects.append(_after(last.most_charged, worst.delta, person, **facts))
+            subjects.append(risk_after(last.most_charged, worst.delta, person, **facts))
         else:  # written by an earlier version
             subjects.append(StatedRisk(risk=Risk.of_budget(worst.epsilon, worst.delta), name=name))
     if last.user_level:
@@ -140,7 +125,7 @@ def risk_of_ledger(ledger: Ledger, dataset: str, person: Person) -> list[StatedR
         _refuse_rows(person, unit)
         facts: dict[str, Any] = {"name": each, "unit": unit, "budget": budget.epsilon}
         try:
-            found.append(_after(history, budget.delta, person, **facts, told_apart=len(ids) == 1))
+            found.append(risk_after(history, budget.delta, person, **facts, told_apart=len(ids) == 1))
         except ValueError:  # mechanisms that no theorem composes: one such dataset must not hide all others
             found.append(StatedRisk(risk=Risk.of_budget(math.inf, budget.delta), **facts))
     return found
@@ -151,7 +136,7 @@ def risk_of_certificate(certificate: Certificate) -> StatedRisk:
     history, unit = from_list(certificate.history), Unit.of(certificate.unit or str(RECORD))
     facts: dict[str, Any] = {"name": certificate.dataset_id, "unit": unit, "budget": or_infinite(certificate.budget)}
     try:
-        return _after(history, certificate.delta, _ONE, **facts)
+        return risk_after(history, certificate.delta, _ONE, **facts)
     except ValueError:  # mechanisms that no theorem composes
         return StatedRisk(risk=Risk.of_budget(math.inf, certificate.delta), **facts)
 
@@ -161,8 +146,12 @@ def _refuse_rows(person: Person, unit: Unit) -> None:
         raise AskingError(f"rows-per-person is {person.rows}, and one {unit} is protected as it is; leave it out.")
 
 
-def _after(history: History, delta: float, person: Person, *, told_apart: bool = True, **facts: Any) -> StatedRisk:
-    """The risk after `history`; if they are told apart, with that of persons with several records."""
+def risk_after(history: History, delta: float, person: Person, *, told_apart: bool = True, **facts: Any) -> StatedRisk:
+    """The risk after `history`; if they are told apart, with that of persons with several records.
+
+    Raises:
+        ValueError: something is out of range, or the history cannot be composed.
+    """
     several = told_apart and person == _ONE and facts.get("unit", RECORD).rows == 1 and bool(history)
     return StatedRisk(
         risk=_risk(history, delta, person),

@@ -54,7 +54,13 @@ def plan_table(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> Group:
     every = config.local_evaluation
     evaluations = f", and one more every {count_text(every, 'round')} for a local evaluation" if every else ""
     several = config.spend is not None or any(outlook.group.past for outlook in outlooks)
-    first = [_question_text(plan, outlooks)] if any(outlook.question for outlook in outlooks) else []
+    first = []
+    if cost := max((outlook.question for outlook in outlooks), default=0.0):
+        asked = plan.standardise.words if plan.standardise else ""
+        first = [
+            f"Before the first round clients are asked once, privately: {asked}. "
+            f"It takes epsilon {epsilon_text(cost)} of a client."
+        ]
     return Group(
         *first,
         f"Every local step{others}: sampling rate {rate}, {_noise_text(plan, noises)}; "
@@ -121,13 +127,6 @@ def _user_level_text(plan: TrainingPlan) -> list[str]:
         f"{event.noise_multiplier:.4f}; epsilon {epsilon_text(user_level.epsilon(rounds))} at delta "
         f"{user_level.budget.delta:g} after {count_text(rounds, 'round')}, never added to what follows."
     ]
-
-
-def _question_text(plan: TrainingPlan, outlooks: Sequence[Outlook]) -> str:
-    """The question that the task asks before it is trained, and its cost."""
-    words = plan.standardise.words if plan.standardise else ""
-    most = epsilon_text(max(outlook.question for outlook in outlooks))
-    return f"Before the first round clients are asked once, privately: {words}. It takes epsilon {most} of a client."
 
 
 def _terms_table(outlooks: Sequence[Outlook]) -> Table:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -144,14 +143,10 @@ def _follow(run: SupervisedProcess, out: Path, say: Callable[[str], None]) -> No
     while running:
         running = run.running  # asked before reading: what was written before the end is still reported
         lines = read_lines(out)[1:]  # the first is the state before the first round
-        for line in lines[reported:]:
-            say(_round_line(json.loads(line)))
+        for record in map(json.loads, lines[reported:]):
+            parts = [f"{name} {value:.3f}" for name, value in record["metrics"].items() if value is not None]
+            say(f"round {record['round']}: {', '.join([*parts, 'largest epsilon'])} {record['max_epsilon']:.3f}")
         reported = len(lines)
         if time.monotonic() > deadline:
             raise run.failure(f"was still going on after {RUN_TIMEOUT:g} seconds")
         time.sleep(0.2)
-
-
-def _round_line(record: Mapping[str, Any]) -> str:
-    parts = [f"{name} {value:.3f}" for name, value in record["metrics"].items() if value is not None]
-    return f"round {record['round']}: {', '.join([*parts, 'largest epsilon'])} {record['max_epsilon']:.3f}"

@@ -131,7 +131,8 @@ def _write_new(wanted: Description, base: Path, folder: Path, platform: Platform
     server, facts = _write_server(wanted, task, own_app, folder, platform)
     of_clients = [_write_client(wanted, server, task, folder, name, platform=platform) for name in wanted.clients]
     if platform is Platform.COMPOSE:
-        _write_trial(folder, [facts, *of_clients])
+        parties = [_party(each, of_many=True) for each in (facts, *of_clients)]  # one file, for one machine
+        _write_compose(folder, {**facts, **_common(facts), "parties": parties})
     _write_record(wanted, folder)
     return Handouts(folder, wanted.clients, new=True)
 
@@ -322,13 +323,6 @@ def _copy_lock(facts: Mapping[str, Any], folder: Path) -> None:
     """Copy the versions and hashes of what a party installs, as `make lock` resolved them."""
     locks = importlib.resources.files("fedprivacy.deploy").joinpath("requirements")
     _write_file(folder / _LOCK, locks.joinpath("server.txt" if _is_server(facts) else "node.txt").read_text("utf-8"))
-
-
-def _write_trial(folder: Path, parties: Sequence[Mapping[str, Any]]) -> None:
-    """Write one Compose file for a deployment on one machine, from the facts of each party, the server's first."""
-    described = [_party(facts, of_many=True) for facts in parties]
-    more = {**parties[0], **_common(parties[0]), "parties": described}
-    _write_compose(folder, more)
 
 
 def _write_compose(folder: Path, facts: Mapping[str, Any]) -> None:

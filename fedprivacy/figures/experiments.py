@@ -88,7 +88,8 @@ def experiment_figure(
         for row in rows
     ]
     chart = chart_of(points).mark_point(size=70, filled=True, opacity=0.8)
-    about = [alt.Tooltip(f"{field}:N", title=name) for field, name in _tooltip_names(x, y, colour).items()]
+    named = {"run": "run", "x": x, "reached": y} | ({"colour": colour} if colour else {})
+    about = [alt.Tooltip(f"{field}:N", title=name) for field, name in named.items()]
     values = metric_scale(y, [row[y] for row in rows]).y("y")
     chart = chart.encode(_axis(x, [row[x] for row in rows]), values, tooltip=about)
     if colour:
@@ -193,10 +194,6 @@ def _value(run: Mapping[str, Any], name: str) -> Any:
         return run["metrics"][name]
     value = run["settings"].get(name)
     return str(value) if isinstance(value, bool) else None if value == "" else value
-
-
-def _tooltip_names(x: str, y: str, colour: str) -> dict[str, str]:
-    return {"run": "run", "x": x, "reached": y} | ({"colour": colour} if colour else {})
 
 
 def _numeric(values: Iterable[Any]) -> bool:

@@ -142,7 +142,8 @@ class KeptInFolder:
         Raises:
             KeptError: a file cannot be read.
         """
-        return [_read_name(kept.path) for kept in reversed(self._files())]
+        newest_first = (_facts(kept.path) for kept in reversed(self._files()))
+        return [KeptFor(**{name: facts[name] for name in KeptFor._fields}) for facts in newest_first]
 
     def _check_room(self, kept_for: KeptFor) -> None:
         runs = {kept.run_id for kept in self._files()}
@@ -192,12 +193,6 @@ def _facts(file: Path) -> dict[str, Any]:
             return named | {"round": max(map(int, opened.keys()))}
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise KeptError(f"'{file}' cannot be read ({error}); put back an undamaged copy, or delete it.") from error
-
-
-def _read_name(file: Path) -> KeptFor:
-    """Read the run, algorithm and task of a file, and its last round."""
-    facts = _facts(file)
-    return KeptFor(facts["run_id"], facts["algorithm"], facts["round"], facts["task"])
 
 
 def kept_beside(guard: Path) -> Path:

@@ -195,7 +195,10 @@ class Participation:
         missed = dict.fromkeys(steps.keys() - training, DROPPED_OUT) | dict.fromkeys(answering - counted, TOO_LATE)
         if len(counted) == self.wanted:
             return Closed(missed, max(arrivals[client_id] for client_id in counted))
-        gone = [self._time_of_leaving(client_id, round, began) for client_id in steps.keys() - training]
+        gone = [  # when each that does not answer is known to have left
+            began if self._drops_out(client_id, round) else self.availability.next(client_id, began)[1]
+            for client_id in steps.keys() - training
+        ]
         return Closed(missed, min(over, max([*arrivals.values(), *gone], default=began)))
 
     def _drops_out(self, client_id: str, round: int) -> bool:
@@ -203,7 +206,3 @@ class Participation:
 
     def _arrival(self, client_id: str, steps: int, began: float) -> float:
         return began + steps * self.speeds.seconds(client_id)
-
-    def _time_of_leaving(self, client_id: str, round: int, began: float) -> float:
-        """Return the time at which a client that does not answer is known to have left."""
-        return began if self._drops_out(client_id, round) else self.availability.next(client_id, began)[1]

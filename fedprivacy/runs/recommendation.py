@@ -280,7 +280,9 @@ def recommendation(
     """The recommendation for settings by hyphenated key; see `recommend`, whose settings count."""
     if given.get("epsilon") == math.inf:
         raise ConfigError("epsilon is inf, and without a budget nothing follows; give a number, for example 3.")
-    steps = _local_steps(str(given.get("algorithm") or DEFAULT_ALGORITHM))
+    algorithm = str(given.get("algorithm") or DEFAULT_ALGORITHM)
+    fewest = ALGORITHMS[algorithm].fewest_steps if algorithm in ALGORITHMS else 1
+    steps = 2 if algorithm == "scaffold" else fewest  # with one local step, SCAFFOLD is FedAvg
     given = {**given, "rounds": STEPS // steps, "local-steps": steps, "optimizer": "sgd"}
     given |= {"momentum": 0.0, "weight-decay": 0.0}
     asked = plan_of({**given, "sampling-rate": 1.0}, task)
@@ -309,12 +311,6 @@ def recommendation(
         loudness=loudness,
         advice=_advice(plan, facts, loudness, choices),
     )
-
-
-def _local_steps(algorithm: str) -> int:
-    """The fewest local steps of a round with which an algorithm is itself: with one, SCAFFOLD is FedAvg."""
-    fewest = ALGORITHMS[algorithm].fewest_steps if algorithm in ALGORITHMS else 1
-    return 2 if algorithm == "scaffold" else fewest
 
 
 def sampling_rate(budget: PrivacyBudget, relation: NeighbouringRelation, least: float) -> float:

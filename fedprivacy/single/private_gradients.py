@@ -7,7 +7,7 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sized
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Never, cast
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.utils.hooks import RemovableHandle
 
 from fedprivacy._support.native import keep_freed_memory
 from fedprivacy.accounting import pld
@@ -255,8 +254,8 @@ class PrivateGradients:
         self._keystream = Keystream.secret() if seed is None else Keystream.from_seed(seed, "single")
         self._gradient = NoisyMean(replace(mechanism, event=self.event), divisor, adaptive, views)
         self._busy, self._process = threading.Lock(), os.getpid()
-        handles = [p.register_post_accumulate_grad_hook(_refuse) for p in _trained_in(model).values()]
-        weakref.finalize(self, _remove, handles)
+        for p in _trained_in(model).values():
+            weakref.finalize(self, p.register_post_accumulate_grad_hook(_refuse).remove)
 
     @property
     def left(self) -> int:
@@ -418,11 +417,6 @@ def _refuse(p: Tensor) -> None:
         "loss.backward() reached a model whose gradients are private, and would add one without protection. Call "
         "PrivateGradients.backward() instead; for a loss on public data add torch.autograd.grad's gradient yourself."
     )
-
-
-def _remove(handles: Sequence[RemovableHandle]) -> None:
-    for handle in handles:
-        handle.remove()
 
 
 def device_of(name: str) -> torch.device:

@@ -85,14 +85,6 @@ def _as_json(read: Callable[[ClientStanding], Any]) -> Callable[[RunFacts, Clien
     return value
 
 
-def _epsilon_text(facts: RunFacts, client: ClientStanding) -> str:
-    return facts.epsilon_text(client.spent.epsilon, client.spent.budget_epsilon)
-
-
-def _budget_text(_: RunFacts, client: ClientStanding) -> str:
-    return budget_text(client.spent.budget_epsilon) if client.spent.limited else "none"
-
-
 def _noise(facts: RunFacts, client: ClientStanding) -> float | None:
     return client.spent.noise_multiplier if facts.private else None
 
@@ -109,10 +101,12 @@ _UNLESS, _SIGMA = "null without privacy", "\N{GREEK SMALL LETTER SIGMA}"
 
 CLIENT_COLUMNS = (
     *_declared_columns(),
-    ClientColumn("epsilon_text", str, _epsilon_text, words=True),
+    ClientColumn("epsilon_text", str, lambda f, c: f.epsilon_text(c.spent.epsilon, c.spent.budget_epsilon), words=True),
     ClientColumn("delta_text", str, lambda _, client: delta_text(client.spent.delta), words=True),
     ClientColumn("budget", float | None, _BUDGET, "", "budget_epsilon", "Budget", Look.TEXT),
-    ClientColumn("budget_text", str, _budget_text, words=True),
+    ClientColumn(
+        "budget_text", str, lambda _, c: budget_text(c.spent.budget_epsilon) if c.spent.limited else "none", words=True
+    ),
     ClientColumn("share", float | None, _SHARE, "epsilon over budget", "share", "Share", Look.SHARE),
     ClientColumn("share_left", float | None, _SHARE_LEFT),
     ClientColumn("noise_multiplier", float | None, _noise, _UNLESS, "noise_multiplier", _SIGMA, Look.SHORT),

@@ -69,8 +69,9 @@ def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
         return
     sizes = {f"parameter {n} of {len(audited.sizes)}": size for n, size in enumerate(audited.sizes, 1)}
     alone = _without_mean(drawn) / audited.unit
-    about = _step_names(*alone.shape[:2])
-    for step in range(steps := alone.shape[1]):
+    trainings, steps = alone.shape[:2]
+    about = [f"step {step + 1} of training {training + 1}" for training in range(trainings) for step in range(steps)]
+    for step in range(steps):
         named = about[step::steps]
         yield ObservedNoise(
             rows=alone[:, step],
@@ -96,10 +97,6 @@ def noise(audited: AuditedApp, alarms: Alarms) -> Iterator[ObservedNoise]:
         if np.isfinite(rows).all():
             about = [f"step {number} with a sample" for number in range(1, len(rows) + 1)]
             yield ObservedNoise(rows=rows, of=" of steps with samples", about=about, at_least=True)
-
-
-def _step_names(trainings: int, steps: int) -> list[str]:
-    return [f"step {step + 1} of training {training + 1}" for training in range(trainings) for step in range(steps)]
 
 
 def _without_mean(rows: Rows) -> Rows:

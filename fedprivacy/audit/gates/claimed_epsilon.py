@@ -89,21 +89,16 @@ def check_run(folder: Path) -> Gate:
         reasons += _uncharged_rounds(history)
         for client, (executed, complaints) in _executed_histories(folder, history).items():
             reasons += complaints
-            spent = pld.epsilon(executed, history.last.spent[client].delta)
+            stated = history.last.spent[client]
+            spent = pld.epsilon(executed, stated.delta)
             worst = max(worst, spent)
-            reasons += _misstatements(history.last.spent[client], spent)
+            if too_low(stated.epsilon, spent):
+                reasons.append(
+                    f"{client} is shown an epsilon of {stated.epsilon:.3g}; what it executed costs {spent:.3g} at "
+                    f"delta {stated.delta:.2g}."
+                )
     assumes = "The run's folder, and its ledger where it is at hand, are those that the run wrote."
     return verdict("run", PROVES, assumes, Judged(worst, reasons))
-
-
-def _misstatements(stated: ClientSpent, spent: float) -> list[str]:
-    """Return the reason if an epsilon in a run's last round is less than the cost of what was executed."""
-    if not too_low(stated.epsilon, spent):
-        return []
-    return [
-        f"{stated.client_id} is shown an epsilon of {stated.epsilon:.3g}; what it executed costs {spent:.3g} at delta "
-        f"{stated.delta:.2g}."
-    ]
 
 
 def _uncharged_rounds(history: RunHistory) -> list[str]:

@@ -113,8 +113,9 @@ def risk(
     --history, as for epsilon), the whole trade-off curve is used. From --epsilon and --delta alone only the worst
     mechanism that keeps them can be told.
     """
+    from fedprivacy.accounting.risk import Risk
     from fedprivacy.commands import risk_page as showing
-    from fedprivacy.commands.calculator.trainings import AskingError, given, missing
+    from fedprivacy.commands.calculator.trainings import AskingError, given, history_of, missing
     from fedprivacy.ledger import LedgerError
 
     training: dict[str, Any] = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
@@ -140,11 +141,11 @@ def risk(
                 subjects = showing.risk_of_ledger(opened, dataset, person)
         elif epsilon is None:
             trainings = given(**training, history=history, relation=relation, delta=delta)
-            subjects = [showing.risk_of_trainings(trainings, delta or 0.0, person)]
+            subjects = [showing.risk_after(history_of(trainings), delta or 0.0, person)]
         elif delta is None:
             raise missing(delta=delta)
         else:
-            subjects = [showing.risk_of_budget(epsilon, delta)]
+            subjects = [showing.StatedRisk(risk=Risk.of_budget(epsilon, delta))]
         listed = len(subjects) > 1 and run is None
         if figure:
             showing.draw(subjects, Path(figure), listed=listed)

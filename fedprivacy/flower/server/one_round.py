@@ -250,18 +250,13 @@ def _verdict(reply: Message, node_id: int, opened: OpenRound, *, asked_before: b
         if isinstance(grant := opened.grants[node_id], SpendingMessage):  # a baseline's spends nothing
             receipt = checked_receipt(reply, grant, public_key)
         update = _decode_update(reply.content.get(ARRAYS), opened.arrays)
-        if receipt and public_key and receipt.update != _digest(update, grant):
+        answered = grant.questions if isinstance(grant, QuestionGrant) else ""
+        if receipt and public_key and receipt.update != digest({n: a.numpy() for n, a in update.items()}, answered):
             raise Unusable("receipt-of-another-update")
     except Unusable as problem:
         return GrantOutcome(None, str(problem), receipt, evidence(receipt, public_key) if receipt else None)
     reply.content = RecordDict({ARRAYS: update})
     return GrantOutcome(reply, "", receipt, evidence(receipt, public_key) if receipt else None)
-
-
-def _digest(update: ArrayRecord, grant: Instruction) -> str:
-    """The digest that a receipt must give for this update, or for these answers to a grant's questions."""
-    asked = grant.questions if isinstance(grant, QuestionGrant) else ""
-    return digest({name: array.numpy() for name, array in update.items()}, asked)
 
 
 def _refusal(reply: Message) -> RefusalCode | None:

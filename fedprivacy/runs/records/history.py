@@ -72,7 +72,7 @@ def costs_of(run: StoredRun, chosen: Sequence[ClientStanding] | None = None, mos
 
 def _curves(run: StoredRun, rounds: range) -> tuple[tuple[Curve, ...] | None, tuple[Curve, ...]]:
     """Every curve, those that are alike as one; of too many none, but the first and the last of them."""
-    if run.has_many_clients:
+    if run.now.last and run.now.last.clients > run.store.few:
         edges = [*run.spenders(1), *run.spenders(1, least=True)]
         return None, tuple(run.curves(edges, rounds).each())
     curves = run.curves(run.everybody(), rounds).alike()

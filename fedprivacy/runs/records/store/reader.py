@@ -164,11 +164,6 @@ class StoredRun:
         """All clients, in the order of their enrolment."""
         return self._read(lambda connection: self._clients(connection, self._mine(recorded_clients)))
 
-    @property
-    def has_many_clients(self) -> bool:
-        """True if the run has more clients than are all drawn."""
-        return self.now.last is not None and self.now.last.clients > self.store.few
-
     def spenders(self, most: int, *, least: bool = False) -> list[ClientStanding]:
         """So many of the clients that spent most, or least."""
         query = ClientQuery(descending=not least, limit=most)
