@@ -400,10 +400,10 @@ def least_shift(readings: Readings, confidence: float) -> float:
         return math.inf
     root = math.sqrt(readings.spread)
     t = readings.slope * root / readings.deviation
-    return max(0.0, least_noncentrality(t, readings.number - 2, confidence)) / root
+    return max(0.0, _least_noncentrality(t, readings.number - 2, confidence)) / root
 
 
-def least_noncentrality(t: float, degrees: int, confidence: float) -> float:
+def _least_noncentrality(t: float, degrees: int, confidence: float) -> float:
     """The noncentrality under which a noncentral t exceeds `t` with probability 1 - confidence.
 
     Solves E[Phi(t sqrt(V / degrees) - noncentrality)] = confidence, V chi-square, by Gauss's rule over quantiles of V.

@@ -10,10 +10,10 @@ from fedprivacy.participation import ALWAYS, COHORTS, Draws, Participation, avai
 from fedprivacy.participation.timing import INSTANT, Equal
 from fedprivacy.runs.settings.configuration import FIELDS, ConfigError, RunConfig
 
-CLOCKED = ("over_selection", "deadline", "speeds", "availability")
+_CLOCKED = ("over_selection", "deadline", "speeds", "availability")
 """Settings that say how time passes. With one of them a simulation has a clock."""
 
-SIMULATED = ("drop_out", *CLOCKED)
+_SIMULATED = ("drop_out", *_CLOCKED)
 """Settings that make up what real clients do by themselves."""
 
 
@@ -24,7 +24,7 @@ def participation_of(config: RunConfig, run_id: str) -> Participation:
         ConfigError: a trace that is named cannot be read.
     """
     draws = Draws.of(f"run {run_id}" if config.seed is None else f"seed {config.seed}")
-    clocked = any(_is_given(config, name) for name in CLOCKED)
+    clocked = any(_is_given(config, name) for name in _CLOCKED)
     size = config.cohort_size
     asked = None if size is None else math.ceil(round(size * config.over_selection, 6))
     return Participation(
@@ -47,7 +47,7 @@ def check_participation(
         ConfigError: they are real ones, whose speeds and drop-outs nobody makes up; or a trace does not know them, or
             none of them would ever be in time.
     """
-    made_up = [key_of(name) for name in SIMULATED if _is_given(config, name)]
+    made_up = [key_of(name) for name in _SIMULATED if _is_given(config, name)]
     if deployed and made_up:
         raise ConfigError(
             [f"{name} makes up what clients do, and these are deployed ones; leave {name} open." for name in made_up]

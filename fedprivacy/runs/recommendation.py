@@ -77,7 +77,7 @@ SAMPLING_RATES = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
 SLACK = 1.03
 """Factor by which noise may exceed that of taking all records in all steps, in exchange for less work."""
 
-LOUD = 0.2
+_LOUD = 0.2
 """Noise of the whole path over its length from which a model suffers visibly."""
 
 
@@ -433,5 +433,5 @@ def _advice(plan: TrainingPlan, facts: Facts, loudness: float, choices: tuple[Ch
         "smaller model, public features, more clients or a larger epsilon would help."
     )
     chosen: dict[str, Any] = {choice.key.replace("-", "_"): choice.value for choice in choices}
-    said = loud if loudness > LOUD else "", delta_advice(plan, sizes), *equivalents(replace(plan.config, **chosen))
+    said = loud if loudness > _LOUD else "", delta_advice(plan, sizes), *equivalents(replace(plan.config, **chosen))
     return tuple(filter(None, said))

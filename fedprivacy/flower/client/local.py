@@ -73,7 +73,7 @@ Kind = tuple[torch.Size, torch.dtype]
 _KEPT_ENGINES = 64
 """Maximum number of cached gradient engines per process; bounded because the server chooses clipping and views."""
 
-WHATEVER_IS_ASKED = Answerable(frozenset(KINDS), frozenset({EVERYTHING}), None, 0.0)
+_WHATEVER_IS_ASKED = Answerable(frozenset(KINDS), frozenset({EVERYTHING}), None, 0.0)
 """Permissions of a simulated client: any question, because its records belong to the owner of the simulation."""
 
 IN_PROCESS = "fedprivacy-in-process"
@@ -437,7 +437,7 @@ def part_of(task: OpenedTask, settings: RunConfig, part: int, parts: int) -> Loc
     source = ShardSource(partition_id=part, num_partitions=parts)
     shard = works_on(task, simulated_shard(task, part, parts, settings.device))
     name = simulated_client_id(part, parts)
-    of_run = WHATEVER_IS_ASKED, settings.seed, parts
+    of_run = _WHATEVER_IS_ASKED, settings.seed, parts
     return LocalClient(name, task, shard, None, None, source, *of_run, autocast=autocast_of(settings.autocast))
 
 

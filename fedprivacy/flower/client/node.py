@@ -45,7 +45,7 @@ MOST_STEPS = 100_000
 """Local steps that one grant may ask for, each once for every view of a record: more would keep a host busy for a
 server's pleasure."""
 
-LEAST_NOISE_MULTIPLIER = 0.3
+_LEAST_NOISE_MULTIPLIER = 0.3
 """Below it a single gradient stands out of its own noise. The budget alone does not forbid that: with a sampling rate
 under delta it would allow steps without noise, each of which shows somebody with a probability of at most delta."""
 
@@ -147,7 +147,7 @@ class NodeSettings:
             server_key=str(node["server-key"]).lower(),
             tasks=tasks,
             disclose_shard_size=bool(node.get("disclose-shard-size", True)),
-            least_noise_multiplier=float(node.get("least-noise-multiplier", LEAST_NOISE_MULTIPLIER)),
+            least_noise_multiplier=float(node.get("least-noise-multiplier", _LEAST_NOISE_MULTIPLIER)),
             most_steps=int(node.get("most-steps", MOST_STEPS)),
             answerable=answerable,
             device=str(node.get("device", "auto")),

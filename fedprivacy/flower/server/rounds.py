@@ -160,7 +160,7 @@ class RunRounds:
         self._advance_control(outcome)
         aggregated, metrics = self.wrapped.strategy.aggregate_train(opened.attempt.round, given)
         reach("server.averaged")
-        return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
+        return _in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
 
     def _advance_control(self, outcome: RoundOutcome) -> None:
         """Let the algorithm's server half take in a round."""
@@ -173,7 +173,7 @@ class RunRounds:
             self.control.advance(half, start, mean, weights, config.local_steps, rate)
 
 
-def in_its_own_types(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
+def _in_its_own_types(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
     """The average in the model's own types: some strategies compute in float64 and leave it so.
 
     Raises:

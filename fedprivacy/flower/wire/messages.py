@@ -79,7 +79,7 @@ class RefusalCode(enum.StrEnum):
         return REASONS[self].refused
 
 
-EXPECTED_BATCH_SIZES = (1e-9, 1e19)
+_EXPECTED_BATCH_SIZES = (1e-9, 1e19)
 """Smallest and largest divisor of a noisy sum: the smallest sampling rate of one record, and all of very many."""
 
 LONGEST_CLIENT_ID = 1024
@@ -295,7 +295,7 @@ class Grant(SpendingMessage):
             raise ValueError("earlier_runs counts from 0, and a run that trains has another name than one that asks.")
         if self.training_steps < 1:
             raise ValueError(f"steps is {self.steps} with a local evaluation, which is one; it must be at least 2.")
-        low, high = EXPECTED_BATCH_SIZES
+        low, high = _EXPECTED_BATCH_SIZES
         if not low <= self.expected_batch_size <= high:
             raise ValueError(f"expected_batch_size is {self.expected_batch_size}; it must be from {low:g} to {high:g}.")
         if not 0.0 < self.learning_rate <= LARGEST_LEARNING_RATE:

@@ -40,8 +40,8 @@ def claims_of(text: str) -> Claims:
         MessageError: it is something else, or too long to be composed.
     """
     claims = {(_run_id(run_id), _event(event)): _count(steps) for run_id, *event, steps in _rows(text, 5)}
-    if len({event for _, event in claims}) > MOST_EVENTS:
-        raise MessageError(f"a history names more than {MOST_EVENTS} events")
+    if len({event for _, event in claims}) > _MOST_EVENTS:
+        raise MessageError(f"a history names more than {_MOST_EVENTS} events")
     return claims
 
 
@@ -53,12 +53,12 @@ def history_text(history: History) -> str:
 def history_of(text: str) -> dict[PoissonSampledGaussian, int]:
     """The inverse of `history_text`; an empty text says nothing. Raises MessageError: it is something else."""
     history = {_event(event): _count(steps) for *event, steps in _rows(text, 4)}
-    if len(history) > MOST_EVENTS:
-        raise MessageError(f"a history names more than {MOST_EVENTS} events")
+    if len(history) > _MOST_EVENTS:
+        raise MessageError(f"a history names more than {_MOST_EVENTS} events")
     return history
 
 
-MOST_EVENTS = 500
+_MOST_EVENTS = 500
 """Maximum number of events in a history: each costs accounting time, and that on the receiver's machine."""
 
 _MOST_ROWS = 10_000

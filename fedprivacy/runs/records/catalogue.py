@@ -77,7 +77,7 @@ class Catalogue:
 
     def __init__(self, sources: Sequence[str]) -> None:
         self._folders = [Path(source) for source in sources if Path(source).is_dir()]
-        urls = [url_of(source) for source in sources if not Path(source).is_dir()]
+        urls = [_url_of(source) for source in sources if not Path(source).is_dir()]
         self._named, self._places = urls, {url: _Place(url) for url in urls}
         self._stores: dict[str, RunStore] = {}
         self._homes: dict[str, Path] = {}
@@ -184,7 +184,7 @@ def default_sources() -> list[str]:
     return folders + ([str(file)] if file and file.exists() else [])
 
 
-def url_of(source: str) -> str:
+def _url_of(source: str) -> str:
     """Return the URL of a ledger that is given as a URL or as a file. Raises LedgerError: the source is neither."""
     file = database_file(url := ledger_url(source))
     if file is not None and not file.is_file():

@@ -166,7 +166,7 @@ class Comparison:
 
     def _row(self, name: str, run: Run) -> dict[str, Any]:
         history, facts = run.history, run.history.facts
-        best = best_of(history, self.metric)
+        best = _best_of(history, self.metric)
         worst = history.worst
         return {
             "run": name,
@@ -258,7 +258,7 @@ def final_of(history: RunHistory, metric: str) -> float | None:
     return finite_or_none(history.newest_metrics.get(metric))
 
 
-def best_of(history: RunHistory, metric: str) -> tuple[float, int] | None:
+def _best_of(history: RunHistory, metric: str) -> tuple[float, int] | None:
     """The best value of a metric and the first round that reached it; None: it was never a number."""
     values = [
         (one.metrics[metric], one.round) for one in history.rounds if math.isfinite(one.metrics.get(metric, math.nan))

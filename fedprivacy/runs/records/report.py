@@ -31,7 +31,7 @@ from fedprivacy.values.unit import RECORD, Unit
 from fedprivacy.values.wording import at_most_text, delta_text, epsilon_text, plural, share_text, written_out
 
 TEMPLATE = "report.html.jinja"
-FIGURE_WIDTH = 335
+_FIGURE_WIDTH = 335
 """Width of each plot in px: two with their labels are as wide as the page."""
 
 _CURVE_POINTS = 200
@@ -70,13 +70,13 @@ def report_html(history: RunHistory) -> str:
         ValueError: the history has no finished round.
     """
     series, spent, unit = history.series(), history.last.spent, Unit.of(history.unit)
-    drawings = [for_every_screen(lambda width, below: figures.metric_figure(series, width=width), FIGURE_WIDTH)]
+    drawings = [for_every_screen(lambda width, below: figures.metric_figure(series, width=width), _FIGURE_WIDTH)]
     if series.facts.private:
-        drawings.append(for_every_screen(partial(figures.epsilon_figure, series), FIGURE_WIDTH))
+        drawings.append(for_every_screen(partial(figures.epsilon_figure, series), _FIGURE_WIDTH))
     worst, risk = history.worst, history.risk
     if risk:
         # Its labels stand in the plot, however narrow it is.
-        drawings.append(for_every_screen(lambda width, below: risk_figure(risk, unit.name, width), FIGURE_WIDTH))
+        drawings.append(for_every_screen(lambda width, below: risk_figure(risk, unit.name, width), _FIGURE_WIDTH))
     budgets = {client.budget_epsilon for client in spent.values()}
     budget = max(budgets)
     return page(

@@ -58,10 +58,10 @@ class Terms:
     @property
     def asks_for_noise(self) -> bool:
         """Tell whether this client needs noise of its own where the run leaves noise open."""
-        return self.noise_multiplier is None and self != THE_RUNS
+        return self.noise_multiplier is None and self != _THE_RUNS
 
 
-THE_RUNS = Terms()
+_THE_RUNS = Terms()
 """Terms of a client that has none of its own."""
 
 COLUMNS = ("client", *(each.name for each in fields(Terms)))
@@ -91,7 +91,7 @@ class ClientTerms:
 
     def of(self, client_id: str) -> Terms:
         """A client's own."""
-        return self.by_client.get(client_id, THE_RUNS)
+        return self.by_client.get(client_id, _THE_RUNS)
 
     def place(self, client_id: str) -> str:
         """The place of a client's terms in the table, with which an error begins."""

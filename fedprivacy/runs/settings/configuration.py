@@ -73,7 +73,7 @@ USUAL_SPEND = 0.1
 CONFIG = "config.json"
 """Name of the configuration in a run's folder: every setting, and the noise that was used."""
 
-DEFAULT_SEED = 0
+_DEFAULT_SEED = 0
 """Default seed of simulations on bundled records."""
 
 _PRIVATE_ONLY = {"noise_multiplier", "question_spend", "spend", "autocast"}
@@ -213,7 +213,7 @@ def simulation_settings(given: Mapping[str, Value | None], task: Task | None = N
     """
     named = {key: value for key, value in given.items() if value is not None}
     public = task is None and "resume" not in named and named.get("task", DEFAULT_TASK) in BUILT_IN
-    return ({"seed": DEFAULT_SEED} if public else {}) | named
+    return ({"seed": _DEFAULT_SEED} if public else {}) | named
 
 
 def words_of(field: dataclasses.Field[Value | None]) -> str:

@@ -43,7 +43,7 @@ from fedprivacy.values.series import Schedule
 LEDGER = "ledger.db"
 """Name of a simulation's own ledger in its folder."""
 
-WEIGHTINGS = ("size", "inverse-variance")
+_WEIGHTINGS = ("size", "inverse-variance")
 """Rules for the weight of a client's update in the average."""
 
 USER_LEVEL_CLIPPINGS = ("fixed", "adaptive")
@@ -267,10 +267,10 @@ class StrategySettings(SettingsGroup, question="How does the server average?", b
         bounds=(0.0, LARGEST_LEARNING_RATE),
     )
     weighting: str = setting(
-        f"How much an update counts in the average: {', '.join(WEIGHTINGS)}. size: as its client's public shard size, "
+        f"How much an update counts in the average: {', '.join(_WEIGHTINGS)}. size: as its client's public shard size, "
         "all alike where sizes are private. inverse-variance: the less noise it holds, the more.",
-        WEIGHTINGS[0],
-        choices=WEIGHTINGS,
+        _WEIGHTINGS[0],
+        choices=_WEIGHTINGS,
     )
 
 

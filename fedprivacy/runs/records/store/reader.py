@@ -42,7 +42,7 @@ T = TypeVar("T")
 StoredCharge = Mapping[str, Any]
 """A charge by the columns of the ledger's `charges`, and `client_id`."""
 
-FEW_CLIENTS = 200
+_FEW_CLIENTS = 200
 """Maximum number of clients whose curves are all read; more are summarised as a fan."""
 
 _FEW_NAMES = 8
@@ -87,7 +87,7 @@ class RunStore:
     def __init__(self, place: str | RecordDatabase, patience: float = 5.0) -> None:
         file = database_file(place) if isinstance(place, str) else None
         self.folder = file.parent if file and file.name == RECORD else None
-        self.few = FEW_CLIENTS if isinstance(place, str) else math.inf
+        self.few = _FEW_CLIENTS if isinstance(place, str) else math.inf
         self._patience, self._ledger = patience, None
         if isinstance(place, RecordDatabase):
             self.database: Database = place
