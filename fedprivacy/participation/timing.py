@@ -48,6 +48,7 @@ class Speeds(Protocol):
 
     def check(self, client_ids: Iterable[str]) -> None:
         """Refuse clients whose speed is unknown, by a `ConfigError`; of any client it is known, unless a trace says."""
+        return
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class Availability(Protocol):
 
     def check(self, client_ids: Iterable[str]) -> None:
         """Refuse a run of which no client is ever available, by a `ConfigError`; only a trace can say so of all."""
+        return
 
 
 @dataclass(frozen=True, slots=True)
