@@ -97,7 +97,7 @@ class _Measured:
 
 
 class _Chosen(NamedTuple):
-    """What is chosen for records of one shape and type."""
+    """The choices for records of one shape and type."""
 
     admitted: Admitted
     company: Batch

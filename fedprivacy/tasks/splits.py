@@ -50,8 +50,8 @@ class Split(Protocol):
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Columns whose cells the rule looks at; none, unless it names some."""
-        return ()
+        """Columns whose cells the rule looks at."""
+        ...
 
     def rows(self, table: Splittable, num_partitions: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of each part.
@@ -68,7 +68,7 @@ class Split(Protocol):
 
 
 @dataclass(frozen=True)
-class ByColumn(Split):
+class ByColumn:
     """Split with a client for each given value of a column, such as hospitals; other rows belong to nobody.
 
     A person with rows at two hospitals is at two clients. Each then protects its own rows of that person, as in a
@@ -114,7 +114,7 @@ class ByColumn(Split):
 
 
 @dataclass(frozen=True, slots=True)
-class Evenly(Split):
+class Evenly:
     """Split into parts of equal size, drawn at random (IID). A person's rows stay together.
 
     >>> import fedprivacy as fp
@@ -123,6 +123,11 @@ class Evenly(Split):
     """
 
     seed: int = 0
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """No column."""
+        return ()
 
     def rows(self, table: Splittable, num_partitions: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of each part."""
@@ -135,7 +140,7 @@ class Evenly(Split):
 
 
 @dataclass(frozen=True, slots=True)
-class ByDirichlet(Split):
+class ByDirichlet:
     """Split into parts with different mixes of classes; see `fedprivacy.tasks.bundled.DirichletSplit`.
 
     A person's rows stay together; the person's class is that of the first of them. With a small alpha and many clients
@@ -149,6 +154,11 @@ class ByDirichlet(Split):
     alpha: float
     seed: int = 0
     smallest_shard: int = 1
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """No column."""
+        return ()
 
     def rows(self, table: Splittable, num_partitions: int) -> list[NDArray[np.int64]]:
         """Return the row numbers of each part.

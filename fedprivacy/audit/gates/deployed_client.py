@@ -458,15 +458,11 @@ def _update_pairs(audited: Audited, host: Host) -> Iterator[tuple[NDArray[np.flo
         named = replace(grant, round=1 + name // 3, attempt=1 + name % 2, earlier_runs=name % 3)
         return audited.sum(host.client(), named, audited.parameters) / deviation
 
-    for number in range(_pair_count(audited)):
-        yield noisy_sum(number), noisy_sum(number + number % 2)
-
-
-def _pair_count(audited: Audited) -> int:
-    """Number of pairs of updates."""
     sizes = [p.numel() for p in trainable_parameters(audited.task.model()).values()]
     fewest, most = _PAIRS if audited.effort is Effort.QUICK else (_PAIRS[0], 16 * _PAIRS[1])
-    return min(max(math.ceil(_LEAST_DRAWS / min(sizes)), fewest), most, max(int(_MOST_DRAWS / sum(sizes)), fewest))
+    pairs = min(max(math.ceil(_LEAST_DRAWS / min(sizes)), fewest), most, max(int(_MOST_DRAWS / sum(sizes)), fewest))
+    for number in range(pairs):
+        yield noisy_sum(number), noisy_sum(number + number % 2)
 
 
 def check_reading(audited: Audited, host: Host) -> Gate:

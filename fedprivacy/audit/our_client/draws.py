@@ -97,7 +97,10 @@ class _Release:
 
 def noise(audited: Audited, alarms: Alarms) -> Iterator[ObservedNoise]:
     """Noise of a wide layer, of clients of a known task, and of the audited task's own client without a record."""
-    yield ObservedNoise(rows=_wide_noise(audited)[None], of=" of a wide layer")
+    wide = _Blank(audited, Known.like(audited, [_WIDE]))  # so many coordinates that half a percent too little shows
+    asked = [audited.asking(**name) for name in audited.positions(4, _FIRST)]
+    drawn = np.concatenate(_alone(audited, wide.client, asked, wide.parameters))
+    yield ObservedNoise(rows=drawn[None], of=" of a wide layer")
     known = known_of(audited)
     blank = _Blank(audited, known).releases()
     if audited.grant.adaptive is not None:  # whose count stands behind the last layer, where it could be read
@@ -265,13 +268,6 @@ def _own_noise(audited: Audited) -> list[_Release]:
     about, grants = zip(*_positions(audited, rounds), strict=True)
     noise = _alone(audited, audited.client, grants, audited.parameters)
     return [_Release(each, name, 0) for each, name in zip(noise, about, strict=True)]
-
-
-def _wide_noise(audited: Audited) -> NDArray[np.float64]:
-    """Noise of so many coordinates that half a percent too little shows, in standard deviations."""
-    wide = _Blank(audited, Known.like(audited, [_WIDE]))
-    grants = [audited.asking(**name) for name in audited.positions(4, _FIRST)]
-    return np.concatenate(_alone(audited, wide.client, grants, wide.parameters))
 
 
 def samples(audited: Audited, alarms: Alarms) -> Iterator[Samples]:

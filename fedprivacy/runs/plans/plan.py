@@ -229,7 +229,7 @@ class RunPlan:
         return self.demand.limit(Standing(past, allowance or self.allowance(client_id)), client_id)
 
     def allows_a_step(self, event: Event, past: History, allowance: Allowance) -> bool:
-        """Whether a dataset with this past and allowance can take one step more."""
+        """Tell whether a dataset with this past and allowance can take one step more."""
         try:
             return self.limit(past, allowance).quota(past, event) > 0
         except ValueError:  # the filter takes no other mechanism, or can prove nothing with so small a budget
