@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import NamedTuple
@@ -262,7 +262,6 @@ class GradientEngine:
             if self._admitted.threads < most:
                 make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
                 self._admitted = replace(self._admitted, threads=self._fastest_threads(probe))
-        # A recording cannot read a value, and an exception of one record's would not come again.
         repeats = inputs.is_cuda or (as_recorded and on_gpu(inputs))
         if repeats and self._admitted.obstacle is None and not self._looks_up:
             with undisturbed, self._as_made() as parameters, torch.no_grad():
@@ -428,7 +427,8 @@ class GradientEngine:
         norms = list[tuple[Tensor, Tensor | None]]()
         with undisturbed, torch.no_grad():  # methods that need autograd's graph enable it
             if self._recorded is not None:
-                return self._repeated(self._recorded, inputs, targets, clipping_norm)
+                with suppress(Exception):  # what fails here is computed below, where one record's fault is found
+                    return self._repeated(self._recorded, inputs, targets, clipping_norm)
             sums = self._new_sums(inputs.device)
             for start, stop, size in cut(len(inputs), self._admitted.sizes, self._admitted.turn):
                 norms += self._add_part(sums, inputs[start:stop], targets[start:stop], size, clipping_norm)

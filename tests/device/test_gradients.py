@@ -36,7 +36,7 @@ def test_sums_are_those_of_a_backward_pass_for_each_record_in_float64(case, name
     clipping_norm = some_clipping_norm(gradients, clipping)
     result = engine.clipped_sum(inputs.to(device), targets.to(device), clipping_norm).cpu()
     note(record_property, engine)
-    assert engine.method == QUICK.get(name, engine.method)
+    assert engine.method.startswith(QUICK.get(name, ""))
     error = error_of(result, expected_sum(gradients, clipping, clipping_norm), clipping_norm)
     record_property("error", error)
     assert error < (1e-3 if name == "residual" else 1e-5)  # a unit at a ReLU's kink may take either side

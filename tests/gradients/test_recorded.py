@@ -128,3 +128,17 @@ def test_a_graph_is_recorded_aside_after_a_first_run(monkeypatch):
     assert happened.count("compute") == 2 and results is order.compute.return_value
     assert happened.index("compute") < happened.index("graph") < len(happened) - happened[::-1].index("compute")
     assert repeat is torch.cuda.CUDAGraph.return_value.replay
+
+
+def test_a_record_on_which_the_loss_raises_counts_for_nothing():
+    def loss(outputs, targets):
+        if bool((targets == 2).any()):
+            raise ValueError("no such class")
+        return cross_entropy(outputs, targets)
+
+    inputs, targets = torch.randn(40, 6), torch.arange(40) % 2
+    targets[[3, 20]] = 2
+    with as_on_gpu(), as_recorded():
+        found = GradientEngine(net(), loss).clip(inputs, targets, 0.5)
+    with as_on_gpu():
+        assert found.same_as(GradientEngine(net(), loss).clip(inputs, targets, 0.5)) and found.records == 38
