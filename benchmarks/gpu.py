@@ -160,7 +160,7 @@ class Ratio:
 
     @property
     def met(self) -> bool | None:
-        """Whether the mark is reached; None: that cannot be said."""
+        """True if the mark is reached; None: that cannot be said."""
         if self.value is None or self.mark is None:
             return None
         return self.value >= self.mark if self.at_least else self.value <= self.mark

@@ -52,7 +52,7 @@ class OurStep:
 
     @property
     def rows(self) -> int:
-        """How many rows a step computes, those that fill parts up included; known after the first step."""
+        """Number of rows that a step computes, those that fill parts up included; known after the first step."""
         return sum(part.size for part in cut(len(self._problem.inputs), self._engine.sizes, self._engine.turn))
 
     def __call__(self, mark: Mark) -> None:

@@ -1,4 +1,4 @@
-"""How many kernels a training step launches, how often it waits, how many rows it computes and what memory it takes.
+"""Launches of a training step, the values that it waits for, the rows that it computes and the memory that it takes.
 
     python -m benchmarks.launches [--models lr-256] [--device cuda] [--parts | --memory] [--json] [--lines FILE]
 
@@ -77,7 +77,7 @@ _COPY_AND_WAIT = ("cudaMemcpy", "cudaMemcpy2D")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the profiler sees of a step on a GPU: kernels launched, graphs replayed, calls in which the host waits."""
+    """Counts of a step on a GPU by the profiler: kernels launched, graphs replayed, calls in which the host waits."""
 
     kernels: int
     graphs: int
@@ -86,7 +86,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """What one step launches.
+    """Counts of one step.
 
     Attributes:
         launches: operations that compute something.

@@ -1,4 +1,4 @@
-"""What docs/how-to/several-runs.md tells to type, typed."""
+"""Commands of docs/how-to/several-runs.md, typed."""
 
 import re
 import shlex

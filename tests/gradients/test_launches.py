@@ -28,8 +28,8 @@ COUNTS = {
     "transformer-32": (324, 5, 325, 23, 165, 418),
     "resnet-32": (497, 6, 224, 23, 91, 299),
 }
-"""Of a step: launches and waits by a CPU's ways, launches by a GPU's and with a graph, those without privacy, and the
-least of Opacus' modes. In one part, the batch's size changes none of a GPU's.
+"""Counts of a step: launches and waits by a CPU's ways, launches by a GPU's and with a graph, those without privacy,
+and the least of Opacus' modes. In one part, the batch's size changes none of a GPU's.
 """
 
 

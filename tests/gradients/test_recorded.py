@@ -116,7 +116,7 @@ def test_a_recording_with_other_bits_is_not_used(fault, monkeypatch, caplog):
 
 
 def test_a_graph_is_recorded_aside_after_a_first_run(monkeypatch):
-    """What is told to torch about a GPU, which is not here."""
+    """Torch is told so; a GPU is not here."""
     order = mock.Mock()
     order.current_stream = mock.create_autospec(torch.cuda.current_stream)
     for name in ("Stream", "CUDAGraph", "current_stream", "stream", "graph"):
